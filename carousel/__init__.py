@@ -1,0 +1,45 @@
+"""Carousel: continual learning on devices with little memory.
+
+Past samples live in a small RAM buffer and in a large store on disk; while training runs, an
+asynchronous engine swaps them. The public names below are imported when first used, so that
+``import carousel`` costs nothing: neither torch nor Avalanche is loaded by it.
+
+Example:
+    >>> import carousel
+    >>> sorted(carousel.__all__)
+    ['CarMPlugin', 'Carousel', 'CarouselError', 'ER', 'FileTier', 'LMDBTier', 'MemoryTier']
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from carousel.errors import CarouselError
+    from carousel.memory import Carousel
+    from carousel.storage import FileTier, LMDBTier, MemoryTier
+    from carousel.strategies import ER, CarMPlugin
+
+__all__ = ["ER", "CarMPlugin", "Carousel", "CarouselError", "FileTier", "LMDBTier", "MemoryTier"]
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ER": "carousel.strategies",
+    "CarMPlugin": "carousel.strategies",
+    "Carousel": "carousel.memory",
+    "CarouselError": "carousel.errors",
+    "FileTier": "carousel.storage",
+    "LMDBTier": "carousel.storage",
+    "MemoryTier": "carousel.storage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'carousel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
