@@ -154,6 +154,10 @@ class StorageTier(Protocol):
         """Committed, visible ids of a class: a read-only snapshot, cheap to take."""
         ...
 
+    def tasks_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Task label of each id, (n,); -1 where the id is not committed."""
+        ...
+
     def class_counts(self) -> dict[int, int]:
         """Committed, visible records by class label."""
         ...
