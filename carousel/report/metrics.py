@@ -109,7 +109,8 @@ def forgetting_per_experience(matrix: Matrix) -> Matrix:
 
     Below 0 where the last accuracy is the best one.
     """
-    return matrix[:-1, :-1].max(axis=0, initial=0.0) - matrix[-1, :-1]
+    best: Matrix = matrix[:-1, :-1].max(axis=0, initial=0.0)
+    return best - matrix[-1, :-1]
 
 
 def backward_transfer(matrix: Matrix) -> float:

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from carousel.report.plots import PLOTS, accuracy_curve, forgetting_bars, save_plots
+from carousel.report.record import RunRecord
+
+
+def test_every_plot_is_a_picture_with_something_in_it(finished_run, tmp_path):
+    paths = save_plots(finished_run, tmp_path)
+    assert set(paths) == set(PLOTS)
+    for path in paths.values():
+        pixels = np.asarray(Image.open(path).convert("L"))
+        assert min(pixels.shape) > 300
+        assert (pixels < 128).sum() > 100
+
+
+def test_an_empty_run_still_draws(tmp_path):
+    run = RunRecord("r", {}, np.full((4, 4), np.nan), [])
+    assert set(save_plots(run, tmp_path)) == set(PLOTS)
+
+
+def test_a_long_run_draws_without_numbers_in_the_cells(finished_run, tmp_path):
+    finished_run.matrix = np.eye(30)
+    assert not PLOTS["accuracy_matrix"][1](finished_run).axes[0].texts
+
+
+def test_the_lines_show_the_matrix(finished_run):
+    axes = accuracy_curve(finished_run).axes[0]
+    mean = axes.lines[-1].get_ydata()
+    assert list(mean) == pytest.approx([0.9, 0.7, 2.15 / 3])
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([0.9, 0.6, 0.7])
+
+
+def test_the_bars_are_the_forgetting(finished_run):
+    bars = forgetting_bars(finished_run).axes[0].patches
+    assert [bar.get_height() for bar in bars] == pytest.approx([0.2, 0.3])
+
+
+def test_no_display_is_touched():
+    assert "matplotlib.pyplot" not in sys.modules
