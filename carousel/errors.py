@@ -11,6 +11,7 @@ __all__ = [
     "CarouselError",
     "CheckpointError",
     "CorruptRecordError",
+    "DatasetMissingError",
     "DuplicateIdError",
     "ForeignStorageError",
     "SchemaMismatchError",
@@ -61,6 +62,10 @@ class SchemaMismatchError(BadInputError):
 
 class DuplicateIdError(BadInputError):
     """An id was presented again with other content; stored records never change silently."""
+
+
+class DatasetMissingError(BadInputError):
+    """A benchmark's package or files are not on this machine; the fix says how to get them."""
 
 
 class StorageError(CarouselError):

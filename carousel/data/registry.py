@@ -1,0 +1,158 @@
+"""Benchmarks by name: which there are, which are at hand, and loading one as a stream.
+
+Nothing here imports torch until a stream is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from carousel.data.dataset import ArrayDataset
+from carousel.data.source import LoadOptions, Progress, Source
+from carousel.data.sources import digits
+from carousel.errors import BadInputError, DatasetMissingError
+
+if TYPE_CHECKING:
+    from carousel.data.stream import Scenario, Stream
+
+__all__ = ["BenchmarkInfo", "list_benchmarks", "load_dataset", "load_stream"]
+
+_SOURCES: dict[str, Source] = {source.name: source for source in (digits.SOURCE,)}
+
+
+@dataclass(frozen=True)
+class BenchmarkInfo:
+    """What a user wants to know before choosing a benchmark.
+
+    Attributes:
+        name: as in ``--benchmark``.
+        available: it can be loaded on this machine now.
+        how_to_get: what to do to have it; empty when it is available.
+        n_classes: number of classes.
+        shape: of one sample, (C, H, W).
+        samples: training and test together.
+        experiences: default number of experiences.
+        license: of the data.
+        citation: whom to credit.
+    """
+
+    name: str
+    available: bool
+    how_to_get: str
+    n_classes: int
+    shape: tuple[int, ...]
+    samples: int
+    experiences: int
+    license: str
+    citation: str
+
+
+def list_benchmarks(root: str | Path | None = None) -> list[BenchmarkInfo]:
+    """Every named benchmark; builds nothing, reads no data and imports no torch.
+
+    ``folder:PATH`` and ``npz:FILE`` come on top of these.
+
+    Args:
+        root: where to look for data files; by default ``$CAROUSEL_DATA`` or ``~/.cache/carousel``.
+
+    Example:
+        >>> list_benchmarks()[0].name
+        'split-digits'
+    """
+    folder = None if root is None else Path(root)
+    return [_info(source, folder) for source in _SOURCES.values()]
+
+
+def load_stream(
+    name: str,
+    *,
+    experiences: int | None = None,
+    scenario: Scenario = "class",
+    seed: int | None = 0,
+    split_seed: int = 0,
+    root: str | Path | None = None,
+    limit: int | None = None,
+    normalize: bool = False,
+    resize: int | None = None,
+    download: bool = False,
+    progress: Progress | None = None,
+) -> Stream:
+    """A benchmark as a stream of experiences.
+
+    Args:
+        name: one of `list_benchmarks`, ``folder:PATH`` or ``npz:FILE``.
+        experiences: how many; by default what is usual for the benchmark.
+        scenario: "class" (new classes in each experience) or "domain" (new groups in each).
+        seed: order of the classes or groups; None keeps the natural order.
+        split_seed: which groups or samples are held out for testing.
+        root: folder of the data files, or of the fonts for glyph-94.
+        limit: at most so many training and so many test samples of each class.
+        normalize: `Stream.transform` also normalises each channel.
+        resize: side length for the images of a folder.
+        download: allow torchvision or Avalanche to fetch missing files; off by default.
+        progress: called with (steps done, steps in all) while a set is built.
+
+    Raises:
+        BadInputError: unknown name (the nearest is suggested), or a value that cannot be used.
+        DatasetMissingError: package or files are absent; the message says how to get them.
+
+    Example:
+        >>> stream = load_stream("split-digits", experiences=3)
+        >>> [split.classes for split in stream.train]
+        [(2, 4, 6, 7), (3, 5, 9), (0, 1, 8)]
+    """
+    from carousel.data.scenarios import make_stream
+
+    options = LoadOptions(None if root is None else Path(root), progress, resize, download)
+    dataset, usual = _find(name, options)
+    if experiences is None and scenario == "class":
+        experiences = usual
+    return make_stream(
+        dataset,
+        experiences,
+        scenario=scenario,
+        seed=seed,
+        split_seed=split_seed,
+        limit=limit,
+        normalize=normalize,
+    )
+
+
+def load_dataset(name: str, options: LoadOptions | None = None) -> ArrayDataset:
+    """A benchmark as one data set, not cut into experiences; errors as in `load_stream`."""
+    return _find(name, options or LoadOptions())[0]
+
+
+def _find(name: str, options: LoadOptions) -> tuple[ArrayDataset, int | None]:
+    """The data and the usual number of experiences, None to let the number of classes decide."""
+    source = _SOURCES.get(name)
+    if source is None:
+        raise _unknown(name)
+    if not options.download and (fix := source.missing(options.root)):
+        raise DatasetMissingError(f"{name} is not on this machine", fix=fix)
+    return source.load(options), source.experiences
+
+
+def _unknown(name: str) -> BadInputError:
+    near = get_close_matches(name, _SOURCES, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}? " if near else ""
+    known = ", ".join([*_SOURCES, "folder:PATH", "npz:FILE"])
+    return BadInputError(f"benchmark {name!r} is unknown", fix=f"{hint}choose one of {known}")
+
+
+def _info(source: Source, root: Path | None) -> BenchmarkInfo:
+    how = source.missing(root)
+    return BenchmarkInfo(
+        source.name,
+        how is None,
+        how or "",
+        source.n_classes,
+        source.shape,
+        source.samples,
+        source.experiences,
+        source.license,
+        source.citation,
+    )

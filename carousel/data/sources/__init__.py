@@ -1,0 +1,1 @@
+"""Sources of labelled data: one file each, found by name through `carousel.data.registry`."""
