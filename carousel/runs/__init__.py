@@ -1,1 +1,1 @@
-"""."""
+"""One training run: its settings, its folder, its loop."""

@@ -1,0 +1,242 @@
+"""Everything that decides a training run, and where its values come from.
+
+Keys are flat and equal the flags of ``carousel train`` with ``_`` for ``-``; a method's own
+options are ``strategy.NAME``. The command line wins over the file, the file over the defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from carousel.errors import BadInputError
+
+__all__ = [
+    "OPTION_PREFIX",
+    "TrainConfig",
+    "dump_config",
+    "parse_assignments",
+    "read_config_file",
+    "resolve_config",
+]
+
+OPTION_PREFIX = "strategy."
+"""Keys that start with this are options of the strategy, not of the run."""
+
+LoggerName: TypeAlias = Literal["tensorboard", "wandb", "csv"]
+
+
+def _derived(description: str, shown: str, **limits: Any) -> Any:
+    """A field that is None until the run knows better; ``shown`` tells the user what comes."""
+    return Field(None, description=description, json_schema_extra={"shown": shown}, **limits)
+
+
+class TrainConfig(BaseModel):
+    """The settings of one run; the descriptions are the help of ``carousel train``.
+
+    Example:
+        >>> resolve_config(file={"lr": 0.01}, command_line={"epochs": 2}).lr
+        0.01
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
+    )
+
+    strategy: str = Field("er", description="Method: er, or the bounds naive and joint.")
+    benchmark: str = Field(
+        "split-digits", description="Stream to learn; see `carousel benchmarks`."
+    )
+    scenario: Literal["class", "domain"] = Field(
+        "class", description="New classes, or new domains, in each experience."
+    )
+    experiences: int | None = _derived(
+        "Experiences in the stream.", "usual for the benchmark", ge=1
+    )
+    limit: int | None = _derived("Use at most this many samples of each class.", "all", ge=1)
+    data_root: Path | None = _derived(
+        "Folder of data files.", "$CAROUSEL_DATA or ~/.cache/carousel"
+    )
+
+    memory_size: int | str | None = _derived(
+        "RAM for past samples: 500 (samples) or 64MiB.", "2 samples a class"
+    )
+    storage: Path | None = _derived("Folder of the sample storage.", "OUT/storage")
+    storage_budget: int | str | None = _derived(
+        "Most that storage may hold: 5000 (samples), 1GiB, or 50% (of the free disk).", "no limit"
+    )
+    swap_ratio: float = Field(
+        0.5, ge=0, le=1, description="Share of each replayed batch that is swapped, 0 to 1."
+    )
+    gate: str = Field(
+        "balanced",
+        description="Who is swapped: balanced, score, entropy, loss, random or all (ratio 1).",
+    )
+    no_swap: bool = Field(False, description="Save samples but never swap: plain replay.")
+    sync: bool = Field(False, description="Swap inside the step: repeatable bit for bit, slower.")
+    admission: str = Field(
+        "class-balanced", description="Who gets RAM: class-balanced, reservoir or ring."
+    )
+    update: Literal["experience", "batch"] = Field(
+        "experience", description="Fill the memory at the end of an experience, or every batch."
+    )
+    replay: Literal["concat", "mixed"] = Field(
+        "concat", description="Add replayed rows to each batch, or mix memory into the stream."
+    )
+    batch_size_mem: int | None = _derived("Replayed samples a step.", "the batch size", ge=1)
+    durability: Literal["durable", "bounded", "process", "ephemeral"] = Field(
+        "bounded", description="What saved samples survive; see the storage guide."
+    )
+
+    model: str = Field("cnn", description="cnn, mlp, slim-resnet18, resnet32 or module:factory.")
+    epochs: int = Field(5, ge=1, description="Passes over each experience.")
+    batch_size: int = Field(32, ge=1, description="New samples a step.")
+    optimizer: Literal["sgd", "adamw"] = Field("adamw", description="Optimizer.")
+    lr: float = Field(1e-3, gt=0, description="Learning rate.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay.")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps.")
+
+    seed: int = Field(0, ge=0, description="Seed of everything but the class order.")
+    class_order_seed: int | None = _derived("Seed of the class order.", "the seed", ge=0)
+    checkpoint_every: int | None = Field(
+        200, ge=1, description="Steps between checkpoints inside an experience; none: only between."
+    )
+    logger: tuple[LoggerName, ...] = Field(
+        (), description="Also log to tensorboard, wandb or csv; may be given more than once."
+    )
+    out: Path | None = _derived("The run folder itself.", "runs/TIME-STRATEGY-BENCHMARK")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Options of the strategy, by their name there."
+    )
+
+
+def resolve_config(
+    *, file: Mapping[str, Any] | None = None, command_line: Mapping[str, Any] | None = None
+) -> TrainConfig:
+    """Defaults, overridden by the file, overridden by the command line.
+
+    Args:
+        file: flat keys from a YAML file.
+        command_line: flat keys that the user gave on the command line.
+
+    Raises:
+        BadInputError: a key does not exist (the nearest is suggested) or a value is unusable.
+    """
+    given: dict[str, Any] = {}
+    for source in (file or {}, command_line or {}):
+        for key, value in source.items():
+            given[_known_key(key)] = value
+    options = {
+        key.removeprefix(OPTION_PREFIX): given.pop(key)
+        for key in list(given)
+        if key.startswith(OPTION_PREFIX)
+    }
+    if isinstance(given.get("logger"), str):
+        given["logger"] = (given["logger"],)
+    try:
+        return TrainConfig(**given, options=options)
+    except ValidationError as error:
+        raise _bad_value(error) from None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The keys of a YAML file.
+
+    Raises:
+        BadInputError: the file is missing, is no YAML, or is not a flat list of keys.
+    """
+    try:
+        loaded = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise BadInputError(
+            f"config file {path} cannot be read ({reason.lower()})", fix="give a YAML file"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInputError(
+            f"config file {path} is not valid YAML{_where(error)}",
+            fix="write one `key: value` a line",
+        ) from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise BadInputError(
+            f"config file {path} holds no keys", fix="write one `key: value` a line"
+        )
+    return loaded
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` pairs of ``--set``; values are read as YAML scalars.
+
+    Example:
+        >>> parse_assignments(["lr=0.01", "sync=true", "strategy.loss=bce"])
+        {'lr': 0.01, 'sync': True, 'strategy.loss': 'bce'}
+    """
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise BadInputError(f"--set {assignment!r} has no value", fix="write --set key=value")
+        try:
+            values[key.strip()] = _scalar(text)
+        except yaml.YAMLError:
+            raise BadInputError(
+                f"--set {assignment!r} has no readable value", fix="put quotes around the value"
+            ) from None
+    return values
+
+
+def dump_config(config: TrainConfig) -> str:
+    """The resolved configuration as YAML that `read_config_file` takes back.
+
+    ``out`` is left out, so that a saved configuration can start another run.
+    """
+    flat = config.model_dump(mode="json", exclude={"options", "out"})
+    flat |= {OPTION_PREFIX + name: value for name, value in config.options.items()}
+    return yaml.safe_dump(flat, sort_keys=False, allow_unicode=True)
+
+
+def _scalar(text: str) -> Any:
+    value = yaml.safe_load(text)
+    # YAML 1.1 reads 1e-3 (no dot) as a string; people mean the number.
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _known_key(key: str) -> str:
+    if key.startswith(OPTION_PREFIX) and len(key) > len(OPTION_PREFIX):
+        return key
+    known = [name for name in TrainConfig.model_fields if name != "options"]
+    name = key.replace("-", "_")
+    if name in known:
+        return name
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+    raise BadInputError(f"config key {key!r} does not exist", fix=fix)
+
+
+def _bad_value(error: ValidationError) -> BadInputError:
+    first = error.errors()[0]
+    key = str(first["loc"][0])
+    fix = first["msg"].replace("Input should be", "it should be")
+    choices = re.findall(r"'([^']+)'", first.get("ctx", {}).get("expected", ""))
+    if near := get_close_matches(str(first["input"]), choices, n=1):
+        fix += f"; did you mean {near[0]}?"
+    return BadInputError(f"{key} is {first['input']!r}", fix=fix)
+
+
+def _where(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f" (line {mark.line + 1})" if mark else ""

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carousel.errors import BadInputError
+from carousel.runs.config import (
+    TrainConfig,
+    dump_config,
+    parse_assignments,
+    read_config_file,
+    resolve_config,
+)
+
+
+def test_command_line_wins_over_file_wins_over_defaults():
+    config = resolve_config(
+        file={"lr": 0.5, "epochs": 7, "strategy.loss": "bce"},
+        command_line={"lr": 0.25, "strategy.alpha": 0.1},
+    )
+    assert (config.lr, config.epochs, config.batch_size) == (0.25, 7, 32)
+    assert config.options == {"loss": "bce", "alpha": 0.1}
+
+
+def test_keys_may_be_written_as_flags():
+    assert resolve_config(file={"batch-size": 8}).batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("memroy_size", "memory_size"), ("swap_rate", "swap_ratio"), ("batchsize", "batch_size")],
+)
+def test_an_unknown_key_suggests_the_nearest(key, nearest):
+    with pytest.raises(BadInputError, match=f"did you mean {nearest}"):
+        resolve_config(file={key: 1})
+
+
+@pytest.mark.parametrize("key", ["options", "strategy."])
+def test_keys_that_only_look_known(key):
+    with pytest.raises(BadInputError):
+        resolve_config(file={key: {}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("swap_ratio", 1.5, "less than or equal to 1"),
+        ("swap_ratio", -0.1, "greater than or equal to 0"),
+        ("epochs", 0, "greater than or equal to 1"),
+        ("epochs", "many", "valid integer"),
+        ("lr", -1, "greater than 0"),
+        ("optimizer", "adam", "did you mean adamw"),
+        ("durability", "bound", "did you mean bounded"),
+        ("logger", ["tensorbord"], "tensorboard"),
+        ("seed", -3, "greater than or equal to 0"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_fix(key, value, words):
+    with pytest.raises(BadInputError) as caught:
+        resolve_config(command_line={key: value})
+    assert str(caught.value).startswith(f"{key} is ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_set_reads_yaml_scalars():
+    given = ["lr=1e-3", "sync=true", "storage=null", "logger=[csv]", "model=a:b", "out=", "x=a=b"]
+    assert parse_assignments(given) == {
+        "lr": 0.001,
+        "sync": True,
+        "storage": None,
+        "logger": ["csv"],
+        "model": "a:b",
+        "out": None,
+        "x": "a=b",
+    }
+
+
+@pytest.mark.parametrize("text", ["lr", "=3", "lr=[1"])
+def test_set_refuses_what_is_no_assignment(text):
+    with pytest.raises(BadInputError, match="--set"):
+        parse_assignments([text])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("lr: [1", "not valid YAML"),
+        ("- lr", "holds no keys"),
+        ("3: 4", "holds no keys"),
+        (b"\xff\xfe\x00", "not valid YAML"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, content, words):
+    path = tmp_path / "study.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInputError, match=words):
+        read_config_file(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(BadInputError, match=r"nothing\.yaml cannot be read"):
+        read_config_file(tmp_path / "nothing.yaml")
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read_config_file(tmp_path)
+
+
+def test_an_empty_file_is_all_defaults(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.touch()
+    assert resolve_config(file=read_config_file(path)) == TrainConfig()
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "lr": st.floats(1e-9, 10),
+            "epochs": st.integers(1, 99),
+            "memory_size": st.one_of(st.integers(1, 999), st.sampled_from(["64MiB", "1e3KB"])),
+            "storage": st.sampled_from(["a/b", "ü", "null"]),
+            "sync": st.booleans(),
+            "logger": st.lists(st.sampled_from(["csv", "wandb"]), max_size=2),
+            "strategy.alpha": st.one_of(st.floats(0, 1), st.text(max_size=5), st.booleans()),
+        },
+    )
+)
+def test_what_is_saved_is_read_back_as_the_same_run(values):
+    config = resolve_config(command_line=values)
+    again = resolve_config(file=yaml.safe_load(dump_config(config)))
+    assert again == config
+    assert again.storage is None or isinstance(again.storage, Path)
