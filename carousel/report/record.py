@@ -10,10 +10,13 @@ import numpy as np
 
 from carousel.report.metrics import Matrix
 
-__all__ = ["PHASES", "RunRecord", "Sample", "current_history"]
+__all__ = ["PHASES", "PLOT_NAMES", "RunRecord", "Sample", "current_history"]
 
 PHASES = ("load", "replay", "swap", "step", "save", "evaluate")
 """Where the seconds of a run go; the first four are inside a training iteration."""
+
+PLOT_NAMES = ("accuracy_matrix", "accuracy", "forgetting", "swaps", "time")
+"""Pictures of a run, in reading order; each is a PNG file of this name."""
 
 Sample: TypeAlias = Mapping[str, Any]
 """One line of ``metrics.jsonl``: an ``event`` name and its values."""

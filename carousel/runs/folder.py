@@ -16,7 +16,7 @@ import numpy as np
 
 from carousel.errors import BadInputError
 from carousel.report.metrics import Matrix
-from carousel.report.record import RunRecord, Sample, current_history
+from carousel.report.record import PLOT_NAMES, RunRecord, Sample, current_history
 from carousel.runs.config import TrainConfig, dump_config, read_config_file, resolve_config
 
 __all__ = ["MetricsLog", "RunFolder", "default_run_path", "write_atomically"]
@@ -79,9 +79,8 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files that a run writes, and nothing else; storage is left alone."""
-        for pattern in ("*.png", "events.out.tfevents.*"):
-            for file in self.path.glob(pattern):
-                file.unlink()
+        for name in PLOT_NAMES:
+            (self.path / f"{name}.png").unlink(missing_ok=True)
         for file in (
             self.summary_file,
             self.metrics_file,
@@ -90,11 +89,10 @@ class RunFolder:
             self.log_file,
             self.model_file,
             self.report_file,
-            self.path / "metrics.csv",
         ):
             file.unlink(missing_ok=True)
-        for folder in (self.checkpoints, self.path / "tensorboard", self.path / "wandb"):
-            shutil.rmtree(folder, ignore_errors=True)
+        for name in ("checkpoints", "csv", "tensorboard", "wandb"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
         self.config_file.unlink(missing_ok=True)
 
     def read_config(self) -> TrainConfig:

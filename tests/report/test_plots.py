@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from carousel.report.plots import PLOTS, accuracy_curve, forgetting_bars, save_plots
-from carousel.report.record import RunRecord
+from carousel.report.record import PLOT_NAMES, RunRecord
 
 
 def test_every_plot_is_a_picture_with_something_in_it(finished_run, tmp_path):
     paths = save_plots(finished_run, tmp_path)
-    assert set(paths) == set(PLOTS)
+    assert tuple(paths) == tuple(PLOTS) == PLOT_NAMES
     for path in paths.values():
         pixels = np.asarray(Image.open(path).convert("L"))
         assert min(pixels.shape) > 300
