@@ -1,0 +1,375 @@
+"""A whole `StorageTier` on any `Medium`: what `MemoryTier` and `FileTier` have in common.
+
+Nothing is queued: a call has happened when it returns. That makes it the reference for the
+faster tiers, and simple enough to trust.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from carousel.errors import (
+    CorruptRecordError,
+    DuplicateIdError,
+    StorageClosedError,
+    StorageError,
+    StorageIOError,
+    TierFullError,
+)
+from carousel.storage.budget import Budget
+from carousel.storage.codec import decode, encode_batch
+from carousel.storage.columns import Ids
+from carousel.storage.eviction import Eviction, Limits
+from carousel.storage.index import Index
+from carousel.storage.medium import Change, Medium, Place, Read
+from carousel.storage.record import Record, RecordBatch
+from carousel.storage.table import Buffer
+from carousel.storage.tier import Durability, IndexEntries, ReadStatus, TierStats, VerifyReport
+
+__all__ = ["PlainTier"]
+
+_CHUNK = 64
+_RULE_KEY = "eviction"
+
+
+class PlainTier:
+    """The tier protocol, synchronous, over a medium.
+
+    Args:
+        medium: keeps the bytes.
+        budget: limits, already resolved to bytes and records.
+        eviction: who stays when the budget is full.
+        durability: what the medium promises.
+    """
+
+    def __init__(
+        self, medium: Medium, budget: Budget, eviction: Eviction, durability: Durability
+    ) -> None:
+        self._medium = medium
+        self._eviction = eviction
+        self._durability = durability
+        self._limits = Limits(budget.max_records, budget.max_bytes)
+        self._index = Index()
+        self._lock = threading.RLock()
+        self._stats = TierStats(budget_bytes=budget.max_bytes, budget_records=budget.max_records)
+        self._closed = False
+        self._load()
+
+    @property
+    def durability(self) -> Durability:
+        """See `StorageTier.durability`."""
+        return self._durability
+
+    @property
+    def high_water(self) -> int:
+        """See `StorageTier.high_water`."""
+        return self._next_id
+
+    def reserve_ids(self, count: int) -> int:
+        """See `StorageTier.reserve_ids`."""
+        with self._lock:
+            first = self._next_id
+            self._commit(Change(next_id=first + count))
+            return first
+
+    def put_many(self, batch: RecordBatch) -> None:
+        """See `StorageTier.put_many`; the errors that others raise at `flush` come at once."""
+        records = encode_batch(batch)
+        with self._lock:
+            self._check_open()
+            rows, changed = self._unstored(batch, records)
+            blobs = [self._medium.pack(records[row]) for row in rows.tolist()]
+            full = self._store(batch, rows, blobs)
+            self._index.show(batch.ids)
+            self._stats.puts += len(batch)
+        if changed:
+            raise DuplicateIdError(
+                f"ids {changed[:5]} are stored with other content",
+                fix="give every sample its own id, see reserve_ids",
+            )
+        if full:
+            raise TierFullError("the storage budget is full; raise it or choose another eviction")
+
+    def get_into(
+        self, ids: Ids, out: Mapping[str, npt.NDArray[np.generic]], rows: Ids
+    ) -> npt.NDArray[np.uint8]:
+        """See `StorageTier.get_into`."""
+        status = np.full(len(ids), ReadStatus.MISSING, np.uint8)
+        at = np.flatnonzero(self._index.contains(ids))
+        for i, found in zip(at.tolist(), self._records(ids[at]), strict=True):
+            row = int(rows[i])
+            status[i] = _copy(found, out, row) if isinstance(found, Record) else found
+        return status
+
+    def get_many(self, ids: Ids) -> list[Record | None]:
+        """See `StorageTier.get_many`."""
+        found: list[Record | None] = [None] * len(ids)
+        at = np.flatnonzero(self._index.contains(ids))
+        for i, record in zip(at.tolist(), self._records(ids[at]), strict=True):
+            found[i] = record if isinstance(record, Record) else None
+        return found
+
+    def prefetch(self, ids: Ids) -> None:
+        """See `StorageTier.prefetch`; there is nothing to gain here."""
+
+    def delete_many(self, ids: Ids) -> int:
+        """See `StorageTier.delete_many`; set-aside copies of these ids go too."""
+        with self._lock:
+            known = np.unique(ids)
+            stored = known[self._index.contains(known)]
+            aside = np.array([i for i in known.tolist() if i in self._quarantined], np.int64)
+            if len(stored) + len(aside) == 0:
+                return 0
+            labels = set(self._index.lookup(stored).labels.tolist())
+            self._commit(Change(drop=np.concatenate([stored, aside])))
+            self._index.remove(stored)
+            for i in aside.tolist():
+                del self._quarantined[i]
+            self._eviction.forget(labels - self._index.stored_counts().keys())
+            return len(stored)
+
+    def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """See `StorageTier.contains`."""
+        return self._index.contains(ids)
+
+    def ids_of(self, label: int) -> Ids:
+        """See `StorageTier.ids_of`."""
+        return self._index.ids_of(label)
+
+    def tasks_of(self, ids: Ids) -> Ids:
+        """See `StorageTier.tasks_of`."""
+        return self._index.lookup(ids).tasks
+
+    def class_counts(self) -> dict[int, int]:
+        """See `StorageTier.class_counts`."""
+        return self._index.class_counts()
+
+    def hide_from(self, first_id: int) -> None:
+        """See `StorageTier.hide_from`."""
+        self._index.hide_from(first_id)
+
+    def pin(self, ids: Ids) -> None:
+        """See `StorageTier.pin`."""
+        self._index.pin(ids)
+
+    def unpin(self, ids: Ids) -> None:
+        """See `StorageTier.unpin`."""
+        self._index.unpin(ids)
+
+    def entries(self) -> IndexEntries:
+        """See `StorageTier.entries`."""
+        return self._index.entries()
+
+    def get_meta(self, key: str) -> bytes | None:
+        """See `StorageTier.get_meta`."""
+        return self._meta.get(key)
+
+    def put_meta(self, items: Mapping[str, bytes]) -> None:
+        """See `StorageTier.put_meta`."""
+        with self._lock:
+            self._commit(Change(meta=dict(items)))
+
+    def flush(self, timeout: float | None = None) -> None:  # noqa: ARG002
+        """See `StorageTier.flush`; nothing is ever queued."""
+        self._check_open()
+
+    def verify(self) -> VerifyReport:
+        """See `StorageTier.verify`."""
+        ids = self._index.entries().ids
+        report = VerifyReport(checked=len(ids), problems=self._medium.problems())
+        before = self.quarantined()
+        for found in self._records(ids):
+            if found is ReadStatus.IO_ERROR:
+                report.problems.append("a record could not be read for an I/O error")
+        report.corrupt = {i: why for i, why in self.quarantined().items() if i not in before}
+        return report
+
+    def quarantined(self) -> dict[int, str]:
+        """See `StorageTier.quarantined`."""
+        with self._lock:
+            return {i: reason for i, (_, reason) in self._quarantined.items()}
+
+    def stats(self) -> TierStats:
+        """See `StorageTier.stats`."""
+        live, size = self._index.total_length, self._medium.file_bytes()
+        return replace(
+            self._stats,
+            records=len(self._index),
+            live_bytes=live,
+            file_bytes=size,
+            space_amplification=size / live if live else 1.0,
+        )
+
+    def close(self) -> None:
+        """See `StorageTier.close`."""
+        with self._lock:
+            self._closed = True
+            self._medium.close()
+
+    def __enter__(self) -> PlainTier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        contents = self._medium.open()
+        places = contents.places
+        self._index.add(
+            np.array([place.id for place in places], np.int64),
+            np.array([place.label for place in places], np.int64),
+            np.array([place.task for place in places], np.int64),
+            np.array(contents.lengths, np.int64),
+        )
+        self._quarantined = contents.quarantined
+        self._meta = contents.meta
+        self._next_id = contents.next_id
+        if _RULE_KEY in self._meta:
+            self._eviction.load_state_dict(json.loads(self._meta[_RULE_KEY]))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageClosedError("the storage tier is closed")
+
+    def _commit(self, change: Change) -> None:
+        self._check_open()
+        try:
+            self._medium.commit(change)
+        except OSError as error:
+            self._stats.io_errors += 1
+            raise _typed(error) from error
+        self._stats.commits += 1
+        self._meta.update(change.meta)
+        if change.next_id is not None:
+            self._next_id = change.next_id
+
+    def _unstored(self, batch: RecordBatch, records: list[memoryview]) -> tuple[Ids, list[int]]:
+        """Rows to store, and ids that are stored with other content."""
+        _, first, group = np.unique(batch.ids, return_index=True, return_inverse=True)
+        changed = {
+            int(batch.ids[row])
+            for row in np.flatnonzero(first[group] != np.arange(len(batch))).tolist()
+            if records[row] != records[first[group[row]]]
+        }
+        stored = first[self._index.contains(batch.ids[first])]
+        for rows in _chunks(stored):
+            reads = self._medium.read(batch.ids[rows].tolist())
+            differ = np.array([records[r] != x for r, x in zip(rows.tolist(), reads, strict=True)])
+            ids = batch.ids[rows[differ]]
+            intact = [isinstance(found, Record) for found in self._records(ids)]
+            changed |= set(ids[intact].tolist())
+        # A stored copy that proved damaged just now was set aside: the new one takes its place.
+        rows = np.sort(first)
+        return rows[~self._index.contains(batch.ids[rows])], sorted(changed)
+
+    def _store(self, batch: RecordBatch, rows: Ids, blobs: list[Buffer]) -> bool:
+        """Let the rule decide and commit what it says; returns whether the tier is full."""
+        if len(rows) == 0:
+            return False
+        lengths = np.array([len(blob) for blob in blobs], np.int64)
+        labels, before = batch.labels[rows], self._eviction.state_dict()
+        plan = self._eviction.plan(self._index, labels, lengths, self._limits)
+        kept = rows[plan.accept]
+        ids, tasks = batch.ids[kept], batch.tasks[kept]
+        try:
+            self._commit(
+                Change(
+                    places=[
+                        Place(*place)
+                        for place in zip(
+                            ids.tolist(), batch.labels[kept].tolist(), tasks.tolist(), strict=True
+                        )
+                    ],
+                    blobs=[blobs[i] for i in np.flatnonzero(plan.accept).tolist()],
+                    drop=plan.evict,
+                    meta={_RULE_KEY: json.dumps(self._eviction.state_dict()).encode()},
+                    next_id=max(self._next_id, int(batch.ids.max()) + 1),
+                )
+            )
+        except StorageError:
+            self._eviction.load_state_dict(before)
+            raise
+        self._index.remove(plan.evict)
+        self._index.add(ids, batch.labels[kept], tasks, lengths[plan.accept])
+        for id_ in ids.tolist():
+            self._quarantined.pop(id_, None)
+        self._stats.evicted += len(plan.evict)
+        self._stats.rejected += len(rows) - len(kept)
+        return plan.full
+
+    def _records(self, ids: Ids) -> Iterator[Record | ReadStatus]:
+        for chunk in _chunks(ids):
+            yield from self._checked(chunk)
+
+    def _checked(self, ids: Ids) -> list[Record | ReadStatus]:
+        """Read records and check every byte; what proves damaged is set aside at once."""
+        self._check_open()
+        found: list[Record | ReadStatus] = []
+        damaged: dict[int, str] = {}
+        for id_, read in zip(ids.tolist(), self._medium.read(ids.tolist()), strict=True):
+            try:
+                found.append(_decoded(id_, read))
+            except CorruptRecordError as error:
+                damaged[id_] = str(error)
+                found.append(ReadStatus.CORRUPT)
+            except KeyError:
+                found.append(ReadStatus.MISSING)
+            except OSError:
+                self._stats.io_errors += 1
+                found.append(ReadStatus.IO_ERROR)
+        self._stats.reads += len(ids)
+        if damaged:
+            self._set_aside(damaged)
+        return found
+
+    def _set_aside(self, damaged: dict[int, str]) -> None:
+        with self._lock:
+            ids = np.array(sorted(damaged), np.int64)
+            ids = ids[self._index.contains(ids)]
+            found = self._index.lookup(ids)
+            self._index.remove(ids)
+            self._stats.corrupt += len(ids)
+            for id_, label, task in zip(
+                ids.tolist(), found.labels.tolist(), found.tasks.tolist(), strict=True
+            ):
+                self._quarantined[id_] = Place(id_, label, task), damaged[id_]
+            self._commit(Change(quarantine={i: damaged[i] for i in ids.tolist()}))
+
+
+def _decoded(id_: int, read: Read) -> Record:
+    if isinstance(read, Exception):
+        raise read
+    record = decode(read)
+    if record.id != id_:
+        raise CorruptRecordError(f"the record stored as {id_} is that of {record.id}")
+    return record
+
+
+def _copy(record: Record, out: Mapping[str, npt.NDArray[np.generic]], row: int) -> ReadStatus:
+    for name, target in out.items():
+        value = record.fields.get(name)
+        if not isinstance(value, np.ndarray):
+            return ReadStatus.LAYOUT
+        if value.dtype != target.dtype or value.shape != target.shape[1:]:
+            return ReadStatus.LAYOUT
+    for name, target in out.items():
+        target[row] = record.fields[name]
+    return ReadStatus.OK
+
+
+def _chunks(values: Ids) -> Iterator[Ids]:
+    for start in range(0, len(values), _CHUNK):
+        yield values[start : start + _CHUNK]
+
+
+def _typed(error: OSError) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return TierFullError(f"the disk is full: {error}")
+    return StorageIOError(f"the storage could not be written: {error}")
