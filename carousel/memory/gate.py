@@ -120,16 +120,14 @@ def balanced(batch: GateBatch) -> npt.NDArray[np.int64]:
     if batch.ratio in (0, 1):
         return _extreme(batch)
     labels, wrong, entropy = _judge(batch)
-    order = batch.rng.permutation(len(labels))
-    kind = labels * 2 + wrong
-    order = order[np.lexsort((np.where(wrong, -entropy, entropy)[order], kind[order]))]
-
-    ordered = labels[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    sizes = np.diff(starts, append=len(ordered))
-    shares = _shares(batch, sizes)
-    position = np.arange(len(ordered)) - np.repeat(starts, sizes)
-    return np.sort(order[position < np.repeat(shares, sizes)])
+    rows, classes = batch.logits.shape
+    noise = batch.rng.random(2 * rows)
+    order = np.lexsort((noise[:rows], np.where(wrong, -entropy, entropy), wrong, labels))
+    sizes = np.bincount(labels, minlength=classes)
+    ends = sizes.cumsum() - sizes + _shares(batch, sizes, noise[rows:])
+    picked = order[np.arange(rows) < ends[labels[order]]]
+    picked.sort()
+    return picked
 
 
 def score(batch: GateBatch) -> npt.NDArray[np.int64]:
@@ -144,7 +142,7 @@ def by_entropy(batch: GateBatch) -> npt.NDArray[np.int64]:
     """The most certain rows leave, right or wrong."""
     if batch.ratio in (0, 1):
         return _extreme(batch)
-    return _lowest(batch, _to_cpu(_entropy(batch.logits)[1]))
+    return _lowest(batch, _to_cpu(_entropy(_plain(batch.logits))))
 
 
 def by_loss(batch: GateBatch) -> npt.NDArray[np.int64]:
@@ -196,12 +194,17 @@ def _extreme(batch: GateBatch) -> npt.NDArray[np.int64]:
     return np.arange(len(batch) if batch.ratio == 1 else 0)
 
 
-def _shares(batch: GateBatch, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    shares, rest = np.divmod(sizes * batch.ratio.numerator, batch.ratio.denominator)
-    missing = batch.quota - int(shares.sum())
+def _shares(
+    batch: GateBatch, sizes: npt.NDArray[np.int64], noise: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """How many rows each class gives, from its number of rows in the batch."""
+    numerator, denominator = batch.ratio.as_integer_ratio()
+    shares, rest = np.divmod(sizes * numerator, denominator)
+    missing = -(-int(rest.sum()) // denominator)
     if missing:
-        candidates = np.flatnonzero(rest)
-        shares[batch.rng.permutation(candidates)[:missing]] += 1
+        fractional = rest.nonzero()[0]
+        lucky = noise[: len(fractional)].argsort()[:missing]
+        shares[fractional[lucky]] += 1
     return shares
 
 
@@ -210,24 +213,24 @@ def _lowest(
     values: npt.NDArray[np.floating],
     before: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int64]:
-    order = batch.rng.permutation(len(values))
-    keys = (values[order],) if before is None else (values[order], before[order])
-    return np.sort(order[np.lexsort(keys)[: batch.quota]])
+    noise = batch.rng.random(len(values))
+    keys = (noise, values) if before is None else (noise, values, before)
+    picked = np.lexsort(keys)[: batch.quota]
+    picked.sort()
+    return picked
 
 
-@torch.no_grad()
 def _judge(
     batch: GateBatch,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.floating]]:
     """Labels, whether each row is predicted wrongly, and its entropy, after one transfer."""
-    logits, labels = batch.logits, batch.labels
-    logp, entropy = _entropy(logits)
-    predicted = logp.argmax(dim=1)
+    logits, labels = _plain(batch.logits), batch.labels
+    entropy = _entropy(logits)
     if logits.device.type == "cpu":
         known = _to_cpu(labels).astype(np.int64, copy=False)
-        return known, predicted.numpy() != known, entropy.numpy()
+        return known, logits.numpy().argmax(axis=1) != known, entropy.numpy()
     # float64 holds every class label and float32 entropy exactly, so one tensor can carry all
-    columns = [entropy.double(), predicted.double()]
+    columns = [entropy.double(), logits.argmax(dim=1).double()]
     if labels.device == logits.device:
         columns.append(labels.double())
     values = torch.stack(columns).cpu().numpy()
@@ -235,14 +238,18 @@ def _judge(
     return known, values[1].astype(np.int64) != known, values[0]
 
 
-@torch.no_grad()
-def _entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-softmax over all logits, and its entropy (n,) in nats."""
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    logp = torch.log_softmax(logits.detach(), dim=1)
-    # a masked class has p = 0 and contributes 0, not 0 * -inf
-    return logp, -(logp.exp() * logp.clamp(min=-1e4)).sum(dim=1)
+def _entropy(logits: Tensor) -> Tensor:
+    """Entropy (n,) in nats of the softmax over all logits."""
+    logp = torch.log_softmax(logits, dim=1)
+    # a masked class, at minus infinity, has p = 0 and shall contribute 0, not 0 * inf
+    logp.clamp_(min=-1e4)
+    return logp.exp().mul_(logp).sum(dim=1).neg_()
+
+
+def _plain(logits: Tensor) -> Tensor:
+    """Logits without their graph, in a precision that both torch and numpy compute in."""
+    half = logits.dtype in (torch.float16, torch.bfloat16)
+    return logits.detach().float() if half else logits.detach()
 
 
 def _to_cpu(value: Tensor) -> npt.NDArray[np.floating]:
