@@ -1,0 +1,190 @@
+"""The slots of the memory: one block of RAM a field, allocated once, reached through a table.
+
+A logical slot points through `Slab.table` to a physical row. There are more rows than slots: a
+worker fills a spare row, and the training thread makes it visible by changing the table, so that
+a row that can be gathered is never written by another thread.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from carousel.memory.convert import TORCH_DTYPES
+from carousel.memory.schema import Schema
+from carousel.storage.record import FieldSpec
+
+__all__ = ["EMPTY", "Ints", "Slab"]
+
+Ints = npt.NDArray[np.int64]
+
+EMPTY = -1
+"""The id, label and task of a slot that holds nothing."""
+
+
+class Slab:
+    """Slots and spare rows in memory that is allocated once and never grows.
+
+    Only the training thread calls the methods that change slots. A worker may take spares, write
+    rows that it took, and copy a row as long as it checks the slot's generation afterwards: a
+    generation rises before the row it named is used for anything else.
+
+    Args:
+        schema: fields of a sample.
+        slots: logical slots.
+        spares: rows beyond the slots, for samples on their way in.
+
+    Attributes:
+        arrays: per field (slots + spares, *shape), numpy views for `StorageTier.get_into`.
+        table: (slots,) physical row of each slot.
+        ids: (slots,) id of the sample in each slot, `EMPTY` when there is none.
+        labels: (slots,) class labels, `EMPTY` when there is none.
+        tasks: (slots,) task labels, `EMPTY` when there is none.
+        generations: (slots,) how often each slot has changed.
+        slot_of: the slot of each resident id.
+        spares: rows beyond the slots, held or not.
+        capacity: slots that may be filled: the first ones, fewer than all while the machine is
+            short of memory.
+
+    Example:
+        >>> schema = Schema.of({"x": torch.zeros(1, 4)})
+        >>> slab = Slab(schema, slots=2, spares=1)
+        >>> first = np.array([0])
+        >>> slab.write(first, {"x": torch.ones(1, 4)}, ids=first + 7, labels=first, tasks=first)
+        >>> batch = schema.empty(1)
+        >>> slab.gather(first, batch)
+        >>> batch["x"].tolist()
+        [[1.0, 1.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, schema: Schema, slots: int, spares: int) -> None:
+        self.schema = schema
+        self.spares = spares
+        self.capacity = slots
+        self._blocks = {spec.name: _Block(spec, slots + spares) for spec in schema.fields}
+        self._tensors = {name: block.tensor for name, block in self._blocks.items()}
+        self.arrays = schema.views(self._tensors)
+        self.table: Ints = np.arange(slots)
+        self.ids: Ints = np.full(slots, EMPTY)
+        self.labels: Ints = np.full(slots, EMPTY)
+        self.tasks: Ints = np.full(slots, EMPTY)
+        self.generations: Ints = np.zeros(slots, np.int64)
+        self.slot_of: dict[int, int] = {}
+        self._free = deque(range(slots, slots + spares))
+
+    @property
+    def slots(self) -> int:
+        """Logical slots, filled or not."""
+        return len(self.table)
+
+    @property
+    def filled(self) -> int:
+        """Slots that hold a sample."""
+        return len(self.slot_of)
+
+    @property
+    def free_rows(self) -> int:
+        """Spare rows that nobody holds now."""
+        return len(self._free)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are not given back, and of the table and its columns."""
+        rows = sum(block.nbytes for block in self._blocks.values())
+        columns = (self.table, self.ids, self.labels, self.tasks, self.generations)
+        return rows + sum(column.nbytes for column in columns)
+
+    def gather(self, slots: Ints, out: Mapping[str, Tensor]) -> None:
+        """Copy the samples of (n,) slots into ``out[name]``, each (n, *shape), in one go."""
+        rows = torch.from_numpy(self.table[slots])
+        for name, tensor in self._tensors.items():
+            torch.index_select(tensor, 0, rows, out=out[name])
+
+    def copy_rows(self, slots: Ints) -> dict[str, npt.NDArray[np.generic]]:
+        """Fresh numpy copies (n, *shape) of (n,) slots.
+
+        A worker must compare the generations afterwards and throw torn rows away.
+        """
+        rows = self.table[slots]
+        return {name: array[rows] for name, array in self.arrays.items()}
+
+    def write(
+        self, slots: Ints, fields: Mapping[str, Tensor], ids: Ints, labels: Ints, tasks: Ints
+    ) -> None:
+        """Put (n,) samples into (n,) distinct slots; what was there is forgotten."""
+        self.release(slots)
+        rows = torch.from_numpy(self.table[slots])
+        for name, tensor in self._tensors.items():
+            tensor.index_copy_(0, rows, fields[name].detach().to("cpu", tensor.dtype))
+        self.assign(slots, ids, labels, tasks)
+
+    def assign(self, slots: Ints, ids: Ints, labels: Ints, tasks: Ints) -> None:
+        """Say what released slots hold, after their rows were filled."""
+        self.ids[slots] = ids
+        self.labels[slots] = labels
+        self.tasks[slots] = tasks
+        self.slot_of.update(zip(ids.tolist(), slots.tolist(), strict=True))
+
+    def release(self, slots: Ints) -> None:
+        """Empty (n,) slots; their generations rise, so requests about them become stale."""
+        self.generations[slots] += 1
+        for sample in self.ids[slots].tolist():
+            self.slot_of.pop(sample, None)
+        self.ids[slots] = EMPTY
+        self.labels[slots] = EMPTY
+        self.tasks[slots] = EMPTY
+
+    def take_spares(self, count: int) -> Ints | None:
+        """`count` rows for a worker to fill, or None when there are not that many."""
+        if len(self._free) < count:
+            return None
+        return np.fromiter((self._free.popleft() for _ in range(count)), np.int64, count)
+
+    def give_back(self, rows: Ints) -> None:
+        """Return rows that were taken and not published."""
+        self._free.extend(rows.tolist())
+
+    def publish(self, slots: Ints, rows: Ints, ids: Ints, tasks: Ints) -> None:
+        """Make filled spare rows the content of (n,) distinct slots; the labels stay.
+
+        The rows they had become spares.
+        """
+        self.generations[slots] += 1
+        old_rows = self.table[slots]
+        for sample in self.ids[slots].tolist():
+            del self.slot_of[sample]
+        self.table[slots] = rows
+        self.ids[slots] = ids
+        self.tasks[slots] = tasks
+        self.slot_of.update(zip(ids.tolist(), slots.tolist(), strict=True))
+        self._free.extend(old_rows.tolist())
+
+    def resident(self, ids: Ints) -> npt.NDArray[np.bool_]:
+        """Which of (n,) ids are in a slot."""
+        slot_of = self.slot_of
+        return np.fromiter((sample in slot_of for sample in ids.tolist()), np.bool_, len(ids))
+
+
+class _Block:
+    """The rows of one field in private anonymous memory, whose pages can be given back."""
+
+    def __init__(self, spec: FieldSpec, rows: int) -> None:
+        self.row_bytes = spec.nbytes
+        self.nbytes = rows * spec.nbytes
+        dtype = TORCH_DTYPES[spec.dtype]
+        if self.nbytes == 0:
+            self._memory = None
+            self.tensor = torch.empty((rows, *spec.shape), dtype=dtype)
+            return
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._memory = mmap.mmap(-1, self.nbytes, flags=flags)
+        count = rows * prod(spec.shape)
+        flat = torch.frombuffer(self._memory, dtype=dtype, count=count)
+        self.tensor = flat.view(rows, *spec.shape)
