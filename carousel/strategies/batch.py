@@ -1,0 +1,136 @@
+"""Replayed rows on their way into a mini-batch: transforms a batch at a time, then appended."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import torch
+from PIL.Image import fromarray
+from torch import Tensor
+
+from carousel.errors import BadInputError, SchemaMismatchError
+from carousel.strategies.raw import Kind, RawSource, as_tensor
+from carousel.strategies.tree import Transform
+
+__all__ = ["BatchTransform", "PerSample", "append_rows", "batch_transform"]
+
+BatchTransform: TypeAlias = Callable[[Tensor], Tensor]
+"""From raw samples (n, *shape) to model input (n, *shape)."""
+
+_WARN_AFTER_ROWS = 2048
+
+
+def batch_transform(source: RawSource, given: BatchTransform | None) -> BatchTransform | None:
+    """How replayed rows become model input: None when they already are.
+
+    Args:
+        source: of the experience at hand; its transforms are the experience's.
+        given: the user's own, which then replaces the experience's.
+
+    Returns:
+        `given`, or the experience's transforms. Those with a true attribute ``batched`` are
+        called once a batch; any other is called once a sample, see `PerSample`.
+    """
+    if given is not None or not source.transforms:
+        return given
+    if all(getattr(transform, "batched", False) for transform in source.transforms):
+        return _Chain(source.transforms)
+    return PerSample(source.transforms, source.kind)
+
+
+def append_rows(mbatch: list[Tensor], x: Tensor, labels: Tensor, tasks: Tensor) -> slice:
+    """Append replayed rows to a mini-batch (x, y) or (x, y, task) in place.
+
+    Args:
+        mbatch: the fields of the mini-batch, on the training device.
+        x: (n, *shape) model input on the same device.
+        labels: (n,) class labels.
+        tasks: (n,) task labels, used when the mini-batch has three fields.
+
+    Returns:
+        Where the appended rows are.
+
+    Raises:
+        BadInputError: the mini-batch has other fields than these.
+        SchemaMismatchError: the rows do not look like those of the stream.
+    """
+    stream = mbatch[0]
+    if x.dtype != stream.dtype or x.shape[1:] != stream.shape[1:]:
+        raise SchemaMismatchError(
+            f"replayed samples are {x.dtype} {tuple(x.shape[1:])} and those of the mini-batch "
+            f"{stream.dtype} {tuple(stream.shape[1:])}",
+            fix="give transform=, from raw samples to what the model takes, a batch at a time",
+        )
+    if len(mbatch) not in (2, 3):
+        raise BadInputError(
+            f"the mini-batch has {len(mbatch)} fields", fix="use (x, y) or (x, y, task label)"
+        )
+    mbatch[0] = torch.cat((stream, x))
+    mbatch[1] = torch.cat((mbatch[1], labels))
+    if len(mbatch) == 3:
+        mbatch[2] = torch.cat((mbatch[2], tasks))
+    return slice(len(stream), len(stream) + len(x))
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Several batched transforms, one after the other."""
+
+    transforms: Sequence[BatchTransform]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+
+@dataclass
+class PerSample:
+    """The experience's own transforms, sample by sample: right for any of them, and slow.
+
+    Warns once what it costs a sample.
+
+    Attributes:
+        seconds: time spent so far.
+        rows: samples transformed so far.
+    """
+
+    transforms: Sequence[Transform]
+    kind: Kind = "tensor"
+    seconds: float = 0.0
+    rows: int = 0
+    _warned: bool = field(default=False, repr=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Model input (n, *shape) for raw samples (n, *shape)."""
+        start = perf_counter()
+        out = torch.stack([self._one(sample) for sample in x.cpu()]).to(x.device)
+        self.seconds += perf_counter() - start
+        self.rows += len(x)
+        if self.rows >= _WARN_AFTER_ROWS and not self._warned:
+            self._warned = True
+            self.warn()
+        return out
+
+    def warn(self) -> None:
+        """Say what looping over samples costs."""
+        each = 1e6 * self.seconds / max(self.rows, 1)
+        warnings.warn(
+            f"the experience's transforms cost {each:.0f} us for every replayed sample: give "
+            "transform=, which takes a whole batch, to replay at full speed",
+            stacklevel=2,
+        )
+
+    def _one(self, sample: Tensor) -> Tensor:
+        value: Any = sample
+        if self.kind == "image":
+            value = fromarray(sample.numpy())
+        elif self.kind == "array":
+            value = sample.numpy()
+        for transform in self.transforms:
+            value = transform(value)
+        return as_tensor(value)

@@ -1,0 +1,136 @@
+"""When samples of the stream reach storage and the memory: by experience, or batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carousel.errors import BadInputError
+from carousel.memory import Carousel, SampleBatch
+from carousel.strategies.raw import RawSource
+
+__all__ = ["Update", "UpdateRule", "make_update"]
+
+UpdateRule: TypeAlias = Literal["experience", "batch"]
+
+_SAVE_ROWS = 256
+
+
+class Update(Protocol):
+    """What happens with the samples of one experience, whose ids rise from `first_id`."""
+
+    def begin(self, source: RawSource, first_id: int) -> None:
+        """The experience starts."""
+        ...
+
+    def after_step(self, rows: Tensor | None) -> None:
+        """The model was trained on these (k,) rows of the source (None: not known)."""
+        ...
+
+    def end(self) -> None:
+        """The experience is over."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint in the middle of an experience needs."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the middle of an experience; call it before `begin`."""
+        ...
+
+
+def make_update(rule: UpdateRule, carousel: Carousel) -> Update:
+    """The rule of this name.
+
+    Raises:
+        BadInputError: there is no such rule.
+    """
+    if rule == "experience":
+        return _ByExperience(carousel)
+    if rule == "batch":
+        return _ByBatch(carousel)
+    raise BadInputError(f"update is {rule!r}", fix='use "experience" or "batch"')
+
+
+class _ByExperience:
+    """All samples are saved in the background from the start; the memory changes at the end."""
+
+    def __init__(self, carousel: Carousel) -> None:
+        self._carousel = carousel
+
+    def begin(self, source: RawSource, first_id: int) -> None:
+        self._source, self._first_id = source, first_id
+        self._carousel.save_in_background(self._batches())
+
+    def after_step(self, rows: Tensor | None) -> None:
+        pass
+
+    def end(self) -> None:
+        source = self._source
+        self._carousel.admit(
+            np.arange(self._first_id, self._first_id + len(source)),
+            source.labels.numpy(),
+            source.tasks.numpy(),
+            fetch=lambda rows: {"x": source.rows(torch.from_numpy(rows))},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def _batches(self) -> Iterator[SampleBatch]:
+        source = self._source
+        for rows, x in source.batches(_SAVE_ROWS):
+            yield SampleBatch(
+                self._first_id + rows.numpy(),
+                source.labels[rows].numpy(),
+                source.tasks[rows].numpy(),
+                {"x": x},
+            )
+
+
+class _ByBatch:
+    """Each sample is saved and offered to the memory after its first training step."""
+
+    def __init__(self, carousel: Carousel) -> None:
+        self._carousel = carousel
+        self._first_id = -1
+        self._seen = torch.zeros(0, dtype=torch.bool)
+
+    def begin(self, source: RawSource, first_id: int) -> None:
+        self._source = source
+        if first_id != self._first_id or len(self._seen) != len(source):
+            self._first_id = first_id
+            self._seen = torch.zeros(len(source), dtype=torch.bool)
+
+    def after_step(self, rows: Tensor | None) -> None:
+        assert rows is not None
+        fresh = rows[~self._seen[rows]]
+        if len(fresh) == 0:
+            return
+        self._seen[fresh] = True
+        x = self._source.rows(fresh)
+        ids = self._first_id + fresh.numpy()
+        labels = self._source.labels[fresh].numpy()
+        tasks = self._source.tasks[fresh].numpy()
+        self._carousel.save(ids, labels, tasks, x=x)
+        self._carousel.admit(
+            ids, labels, tasks, fetch=lambda admitted: {"x": x[torch.from_numpy(admitted)]}
+        )
+
+    def end(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first_id": self._first_id, "seen": self._seen.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._first_id = int(state["first_id"])
+        self._seen = state["seen"].clone()
