@@ -318,18 +318,21 @@ class PlainTier:
                 found.append(_decoded(id_, read))
             except CorruptRecordError as error:
                 damaged[id_] = str(error)
-                found.append(ReadStatus.CORRUPT)
+                found.append(ReadStatus.MISSING)
             except KeyError:
                 found.append(ReadStatus.MISSING)
             except OSError:
                 self._stats.io_errors += 1
                 found.append(ReadStatus.IO_ERROR)
         self._stats.reads += len(ids)
-        if damaged:
-            self._set_aside(damaged)
-        return found
+        # What was evicted or deleted while it was read is missing, not damaged.
+        aside = self._set_aside(damaged) if damaged else set()
+        return [
+            ReadStatus.CORRUPT if id_ in aside else result
+            for id_, result in zip(ids.tolist(), found, strict=True)
+        ]
 
-    def _set_aside(self, damaged: dict[int, str]) -> None:
+    def _set_aside(self, damaged: dict[int, str]) -> set[int]:
         with self._lock:
             ids = np.array(sorted(damaged), np.int64)
             ids = ids[self._index.contains(ids)]
@@ -341,6 +344,7 @@ class PlainTier:
             ):
                 self._quarantined[id_] = Place(id_, label, task), damaged[id_]
             self._commit(Change(quarantine={i: damaged[i] for i in ids.tolist()}))
+            return set(ids.tolist())
 
 
 def _decoded(id_: int, read: Read) -> Record:
