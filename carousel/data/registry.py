@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from carousel.data.dataset import ArrayDataset
 from carousel.data.source import LoadOptions, Progress, Source
-from carousel.data.sources import digits
+from carousel.data.sources import digits, figlet, folder, glyph, npz, tiny_imagenet, vision
 from carousel.errors import BadInputError, DatasetMissingError
 
 if TYPE_CHECKING:
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BenchmarkInfo", "list_benchmarks", "load_dataset", "load_stream"]
 
-_SOURCES: dict[str, Source] = {source.name: source for source in (digits.SOURCE,)}
+_SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        digits.SOURCE,
+        figlet.SOURCE,
+        glyph.SOURCE,
+        *vision.SOURCES,
+        tiny_imagenet.SOURCE,
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,8 @@ def list_benchmarks(root: str | Path | None = None) -> list[BenchmarkInfo]:
         >>> list_benchmarks()[0].name
         'split-digits'
     """
-    folder = None if root is None else Path(root)
-    return [_info(source, folder) for source in _SOURCES.values()]
+    place = None if root is None else Path(root)
+    return [_info(source, place) for source in _SOURCES.values()]
 
 
 def load_stream(
@@ -128,6 +137,11 @@ def load_dataset(name: str, options: LoadOptions | None = None) -> ArrayDataset:
 
 def _find(name: str, options: LoadOptions) -> tuple[ArrayDataset, int | None]:
     """The data and the usual number of experiences, None to let the number of classes decide."""
+    scheme, _, path = name.partition(":")
+    if scheme == "folder" and path:
+        return folder.load(Path(path), options.resize, options.progress), None
+    if scheme == "npz" and path:
+        return npz.load(Path(path)), None
     source = _SOURCES.get(name)
     if source is None:
         raise _unknown(name)
