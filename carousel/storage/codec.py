@@ -53,6 +53,7 @@ __all__ = [
     "HeaderColumns",
     "check_batch",
     "decode",
+    "decode_as",
     "encode_batch",
     "parse_headers",
     "read_table",
@@ -128,6 +129,18 @@ def decode(record: Buffer) -> Record:
             flat = np.frombuffer(bytearray(value), np.uint8)
             fields[spec.name] = _typed(flat, spec)
     return Record(columns[0], columns[1], columns[2], info.layout, fields)
+
+
+def decode_as(record: Buffer, id_: int) -> Record:
+    """`decode` a record and make sure that it is the one of this id.
+
+    Raises:
+        CorruptRecordError: the bytes are damaged, or the record belongs to another id.
+    """
+    found = decode(record)
+    if found.id != id_:
+        raise CorruptRecordError(f"the record stored as {id_} is that of {found.id}")
+    return found
 
 
 def parse_headers(headers: npt.NDArray[np.uint8]) -> HeaderColumns:

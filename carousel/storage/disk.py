@@ -1,0 +1,86 @@
+"""What the storage asks of the file system: room, kind, and extending a file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+
+__all__ = ["extend", "free_bytes", "network_kind", "sync_file", "sync_folder", "warn_if_networked"]
+
+logger = logging.getLogger("carousel.storage")
+
+_NETWORKED = (
+    "nfs",
+    "cifs",
+    "smb",
+    "afs",
+    "ceph",
+    "lustre",
+    "gluster",
+    "beegfs",
+    "9p",
+    "fuse.sshfs",
+)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that may still be written at a path that exists."""
+    return shutil.disk_usage(path).free
+
+
+def extend(file_path: Path, size: int, target: int) -> None:
+    """Make a file of `size` bytes `target` bytes long, with disk space behind them if possible."""
+    if target <= size:
+        return
+    file = os.open(file_path, os.O_RDWR)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, size, target - size)
+        else:
+            os.ftruncate(file, target)
+    finally:
+        os.close(file)
+
+
+def sync_file(file_path: Path) -> None:
+    """Bring a file's bytes to the medium."""
+    file = os.open(file_path, os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make created, renamed and removed names in a folder survive power loss."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def network_kind(path: Path) -> str | None:
+    """Type of the network file system that a path lies on, None on a local one."""
+    real, kind, longest = os.path.realpath(path), "", -1
+    for mount in psutil.disk_partitions(all=True):
+        inside = real == mount.mountpoint or real.startswith(mount.mountpoint.rstrip("/") + "/")
+        if inside and len(mount.mountpoint) >= longest:
+            kind, longest = mount.fstype, len(mount.mountpoint)
+    return kind if kind.startswith(_NETWORKED) else None
+
+
+def warn_if_networked(path: Path) -> None:
+    """Warn when a storage lies where maps and locks cannot be relied on."""
+    kind = network_kind(path)
+    if kind is not None:
+        logger.warning(
+            "%s is on a network file system (%s): it is slow there and not safe with several "
+            "machines; prefer a local disk",
+            path,
+            kind,
+        )

@@ -1,0 +1,387 @@
+"""One LMDB environment: opened with care, its transactions, its growth, its errors in our words.
+
+Readers pass a gate, so that the map only changes while no transaction is open in the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from carousel.errors import (
+    BadInputError,
+    StorageClosedError,
+    StorageCorruptedError,
+    StorageError,
+    StorageIOError,
+    TierFullError,
+)
+from carousel.storage.creation import (
+    DATA,
+    DATABASES,
+    check_identity,
+    create_storage,
+    own_folder,
+)
+from carousel.storage.datafile import inspect_data_file
+from carousel.storage.disk import extend, free_bytes, sync_file, warn_if_networked
+from carousel.storage.owner import Marker, boot_id, read_marker, refuse_unclean, write_marker
+from carousel.storage.tier import Durability
+
+__all__ = ["Environment", "MapFullError"]
+
+logger = logging.getLogger("carousel.storage")
+
+_FLAGS: dict[Durability, dict[str, bool]] = {
+    "durable": {},
+    "bounded": {"metasync": False},
+    "process": {"sync": False},
+    "ephemeral": {"sync": False},
+}
+_FIRST_MAP = 1 << 28
+_AHEAD = 4 << 20
+_MAX_READERS = 512
+_FORKED = (
+    "{path} was open when this process was forked, and LMDB does not survive that; "
+    "use it in the parent only, or start the child with the spawn method"
+)
+
+
+class MapFullError(TierFullError):
+    """The map is full: evict or grow, then try again."""
+
+
+class Environment:
+    """An open storage folder.
+
+    Args:
+        path: the folder; made when missing, with its parents, unless `readonly`.
+        durability: what a commit survives.
+        readonly: read beside an owner; nothing is written.
+        max_bytes: bytes that the data file never exceeds; None: grow while the disk allows.
+        preallocate: take all of `max_bytes` from the disk at once.
+
+    Raises:
+        BadInputError: the path cannot hold a storage, or the budget is less than is stored.
+        StorageLockedError: another process owns the folder.
+        StorageCorruptedError, ForeignStorageError, UncleanStorageError: what is there cannot
+            be used.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability,
+        readonly: bool = False,
+        max_bytes: int | None = None,
+        preallocate: bool = False,
+    ) -> None:
+        self.path = path
+        self.readonly = readonly
+        self.durability: Durability = durability
+        self.max_bytes = max_bytes
+        self._data = path / DATA
+        self._pid = os.getpid()
+        self._gate = threading.Condition()
+        self._readers = 0
+        self._resizing = False
+        self._closed = False
+        self._owner = None if readonly else own_folder(path)
+        self._env: Any = None
+        try:
+            self._open(preallocate)
+        except BaseException:
+            if self._env is not None:
+                self._env.close()
+            self._release()
+            raise
+
+    def _open(self, preallocate: bool) -> None:
+        marker = read_marker(self.path)
+        if marker is not None:
+            refuse_unclean(self.path, marker)
+        if not self._data.exists():
+            if self.readonly:
+                raise BadInputError(f"{self.path} holds no storage", fix="check the path")
+            if marker is not None:
+                raise StorageCorruptedError(
+                    f"{self._data} is missing; restore it from a copy or start with --fresh"
+                )
+            create_storage(self.path)
+        geometry = inspect_data_file(self._data, ours=marker is not None)
+        self.page_bytes = geometry.page_bytes
+        used = (geometry.last_page + 1) * geometry.page_bytes
+        if self.max_bytes is not None and not self.readonly and used > self.max_bytes:
+            raise BadInputError(
+                f"the storage budget of {self.max_bytes} bytes is less than the {used} in use at "
+                f"{self.path}",
+                fix="compact the storage or give a larger budget",
+            )
+        self._map_bytes = self._map_for(used)
+        if self.max_bytes is not None and not self.readonly:
+            _shorten(self._data, self._map_bytes)
+        self._env = self._map()
+        try:
+            self.uuid = check_identity(self._env, self.path)
+            self.databases = {name: self._env.open_db(name, create=False) for name in DATABASES}
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+        if self.readonly:
+            return
+        self._env.reader_check()
+        if marker is not None and not marker.clean:
+            # Written since the machine started, not yet on the medium: make it so.
+            sync_file(self._data)
+        self._mark(clean=False)
+        warn_if_networked(self.path)
+        if preallocate:
+            self._preallocate()
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        """A read transaction whose values are views: copy what is needed inside of it."""
+        self._check_usable()
+        self._enter()
+        try:
+            with self._begin() as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+        finally:
+            self._leave()
+
+    @contextmanager
+    def write(self, need_bytes: int = 0, *, required: bool = True) -> Iterator[Any]:
+        """A write transaction, committed when the block ends and undone when it raises.
+
+        Args:
+            need_bytes: what the transaction is going to write, to be taken from the disk first.
+            required: whether it is an error if the disk has not got them; not so for deletions.
+
+        Raises:
+            MapFullError: the map is full. `TierFullError`: the disk is.
+        """
+        self._check_usable()
+        if self.readonly:
+            raise StorageError(f"{self.path} is open for reading only")
+        self._take_ahead(need_bytes, required)
+        self._enter()
+        try:
+            with self._env.begin(write=True, buffers=True) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise self.translate(error, need_bytes) from error
+        finally:
+            self._leave()
+
+    def grow(self) -> bool:
+        """Double the map; False when the budget or the disk does not allow it."""
+        if self.max_bytes is not None or free_bytes(self.path) < _AHEAD:
+            return False
+        with self._alone():
+            self._map_bytes *= 2
+            self._env.set_mapsize(self._map_bytes)
+        logger.info("grew the map of %s to %d bytes", self.path, self._map_bytes)
+        return True
+
+    def live_bytes(self, txn: Any) -> int:
+        """Bytes of the pages in use, as the transaction sees them."""
+        stats = [txn.stat(database) for database in self.databases.values()]
+        pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
+        # Two meta pages and the tree that names the databases.
+        return int(pages + 3) * self.page_bytes
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a child process, which must leave the original alone."""
+        return self._pid != os.getpid()
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the data file."""
+        return self._data.stat().st_size
+
+    @property
+    def last_transaction(self) -> int:
+        """Number of the last committed transaction."""
+        return int(self._env.info()["last_txnid"])
+
+    @property
+    def data_path(self) -> Path:
+        """The data file."""
+        return self._data
+
+    def copy(self, folder: Path) -> None:
+        """Write a compacted copy of the data file into an existing empty folder."""
+        self._enter()
+        try:
+            self._env.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+        finally:
+            self._leave()
+
+    def sync(self) -> None:
+        """Bring everything that is committed to the medium."""
+        self._env.sync(True)
+
+    def close(self) -> None:
+        """Sync, say that it was closed cleanly, and release the folder."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        with self._alone():
+            if not self.readonly:
+                self._env.sync(True)
+                self._mark(clean=True)
+            self._env.close()
+        self._release()
+
+    def translate(self, error: lmdb.Error, need_bytes: int = 0) -> StorageError:
+        """The error of this package that an error of LMDB stands for."""
+        if isinstance(error, lmdb.MapFullError):
+            return MapFullError(f"the map of {self.path} is full ({self._map_bytes} bytes)")
+        if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+            return StorageCorruptedError(f"{self._data} is damaged: {error}")
+        # LMDB reports a full disk as a plain I/O error.
+        full = getattr(error, "code", 0) in (ENOSPC, EDQUOT)
+        if full or (need_bytes and free_bytes(self.path) < need_bytes + (1 << 20)):
+            return TierFullError(f"the disk of {self.path} is full")
+        return StorageIOError(f"{self.path}: {error}")
+
+    def _map(self) -> Any:
+        options: dict[str, Any] = {
+            "map_size": self._map_bytes,
+            "max_dbs": len(DATABASES) + 2,
+            "max_readers": _MAX_READERS,
+            "readahead": False,
+            "readonly": self.readonly,
+            "create": False,
+            "lib_version": 0,
+            "max_spare_txns": 2,
+            **_FLAGS[self.durability],
+        }
+        try:
+            try:
+                return lmdb.open(str(self.path), **options)
+            except lmdb.ReadonlyError:
+                if not self.readonly:
+                    raise
+                # A read-only medium: without the lock file there is also no owner.
+                return lmdb.open(str(self.path), **options, lock=False)
+        except lmdb.Error as error:
+            if "already open" in str(error):
+                raise StorageClosedError(_FORKED.format(path=self.path)) from error
+            if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError):
+                raise self.translate(error) from error
+            raise StorageIOError(f"{self.path} cannot be opened: {error}") from error
+
+    def _map_for(self, used: int) -> int:
+        if self.max_bytes is not None:
+            return max(self.max_bytes, used) // self.page_bytes * self.page_bytes
+        size = _FIRST_MAP
+        while size < 2 * used:
+            size *= 2
+        return size
+
+    def _begin(self) -> Any:
+        while True:
+            try:
+                return self._env.begin(buffers=True)
+            except lmdb.MapResizedError:
+                # The owner, another process, has grown its map.
+                self._leave()
+                try:
+                    with self._alone():
+                        self._env.set_mapsize(0)
+                finally:
+                    self._enter()
+
+    def _take_ahead(self, need_bytes: int, required: bool) -> None:
+        """Take disk space before LMDB writes there.
+
+        So a full disk shows before a commit rather than within one, three commits of this size
+        stay possible when it is full, and the file is never shorter than its last page.
+        """
+        info = self._env.info()
+        used = (info["last_pgno"] + 1) * self.page_bytes
+        size = self.file_bytes
+        wanted = min(used + 3 * need_bytes + 64 * self.page_bytes, self._map_bytes)
+        if wanted <= size:
+            return
+        target = min(wanted + min(_AHEAD, used // 16), self._map_bytes)
+        try:
+            extend(self._data, size, target // self.page_bytes * self.page_bytes)
+        except OSError as error:
+            if error.errno not in (ENOSPC, EDQUOT):
+                raise StorageIOError(f"{self._data} cannot grow: {error}") from error
+            if required and self._reusable(size) < 2 * need_bytes:
+                raise TierFullError(f"the disk of {self.path} is full") from error
+
+    def _reusable(self, size: int) -> int:
+        with self.read() as txn:
+            return size - self.live_bytes(txn)
+
+    def _preallocate(self) -> None:
+        if self.max_bytes is None:
+            raise BadInputError("preallocate needs a budget in bytes", fix="give a storage budget")
+        try:
+            extend(self._data, self.file_bytes, self._map_bytes)
+        except OSError as error:
+            raise TierFullError(f"the disk of {self.path} has no room for the budget") from error
+
+    def _mark(self, *, clean: bool) -> None:
+        safe = self.durability in ("durable", "bounded")
+        write_marker(self.path, Marker(self.uuid, self.durability, boot_id(), clean or safe))
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise StorageClosedError(_FORKED.format(path=self.path))
+        if self._closed:
+            raise StorageClosedError(f"{self.path} was closed")
+
+    def _enter(self) -> None:
+        with self._gate:
+            while self._resizing:
+                self._gate.wait()
+            self._readers += 1
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._readers -= 1
+            if self._resizing:
+                self._gate.notify_all()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the gate while no transaction is open."""
+        with self._gate:
+            while self._resizing:
+                self._gate.wait()
+            self._resizing = True
+            while self._readers:
+                self._gate.wait()
+            try:
+                yield
+            finally:
+                self._resizing = False
+                self._gate.notify_all()
+
+    def _release(self) -> None:
+        if self._owner is not None:
+            self._owner.release()
+
+
+def _shorten(data: Path, limit: int) -> None:
+    # Space that was taken ahead under a larger budget.
+    if data.stat().st_size > limit:
+        os.truncate(data, limit)

@@ -1,0 +1,401 @@
+"""Every write transaction of an LMDB store: records, what the rule evicts, counters, forgetting."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from carousel.errors import (
+    CorruptRecordError,
+    DuplicateIdError,
+    StorageCorruptedError,
+    StorageError,
+    TierFullError,
+)
+from carousel.storage.codec import decode
+from carousel.storage.columns import Ids
+from carousel.storage.creation import META, QUARANTINE, SAMPLES
+from carousel.storage.disk import free_bytes
+from carousel.storage.environment import Environment, MapFullError
+from carousel.storage.eviction import Eviction, EvictionPlan, Limits
+from carousel.storage.index import Index
+from carousel.storage.pages import LIVE_SHARE, record_costs
+from carousel.storage.put import Put, join
+from carousel.storage.reader import big_endian_keys
+from carousel.storage.table import HEADER_BYTES
+from carousel.storage.tombstones import Tombstones
+
+__all__ = ["Ledger"]
+
+logger = logging.getLogger("carousel.storage")
+
+_STATE = b"state"
+_TICK = b"tick"
+_FORGOTTEN = b"forgotten"
+_ATTEMPTS = 8
+_SLACK_PAGES = 16
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the store was opened."""
+
+    commits: int = 0
+    puts: int = 0
+    evicted: int = 0
+    rejected: int = 0
+    raw_bytes: int = 0
+    cost_bytes: int = 0
+
+
+class _TooLargeError(Exception):
+    """The transaction would leave more live bytes than the budget's share; undone."""
+
+    def __init__(self, excess: int) -> None:
+        super().__init__(excess)
+        self.excess = excess
+
+
+class Ledger:
+    """Writes a store, one transaction at a time; the index changes when one is committed.
+
+    Args:
+        env: the open environment.
+        index: what is stored; changed here only, but for records found damaged.
+        eviction: the rule when the budget is full; its state travels with the records.
+        limits: the budget in records and bytes of the file.
+    """
+
+    def __init__(self, env: Environment, index: Index, eviction: Eviction, limits: Limits) -> None:
+        self._env = env
+        self._index = index
+        self._eviction = eviction
+        self._limits = limits
+        self._lock = threading.RLock()
+        self._ceiling: int | None = None
+        self._dirty = False
+        self.counters = Counters()
+        self.next_id = 0
+        self.quarantined: dict[int, str] = {}
+        self._tombstones = Tombstones()
+        self._load()
+
+    def reserve(self, count: int) -> int:
+        """Give out ids; the mark is committed with whatever is written next, or by `settle`."""
+        with self._lock:
+            first = self.next_id
+            self.next_id += count
+            self._dirty = self._dirty or count > 0
+            return first
+
+    def settle(self) -> None:
+        """Commit the high-water mark if it moved since the last transaction."""
+        with self._lock:
+            if self._dirty and not self._env.readonly:
+                self._commit()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold all writes while the block runs."""
+        with self._lock:
+            yield
+
+    def write_group(self, puts: Sequence[Put]) -> None:
+        """Commit records, in one transaction with what makes room for them.
+
+        Raises:
+            DuplicateIdError: some ids are stored with other content; the others were written.
+            TierFullError: some records found no room.
+            StorageError: nothing was written.
+        """
+        with self._lock:
+            batch = join(puts)
+            self.counters.puts += len(batch)
+            rows, changed = self._unstored(batch)
+            full = len(rows) > 0 and self._store(batch, rows).full
+            self._index.show(batch.ids)
+        problems: list[StorageError | DuplicateIdError] = []
+        if changed:
+            problems.append(
+                DuplicateIdError(
+                    f"ids {changed[:5]} are stored with other content",
+                    fix="give every sample its own id, see reserve_ids",
+                )
+            )
+        if full:
+            problems.append(
+                TierFullError(
+                    f"the storage at {self._env.path} is full; raise its budget or choose another "
+                    "eviction rule"
+                )
+            )
+        _raise(problems)
+
+    def delete(self, ids: Ids) -> int:
+        """Remove records and quarantine entries for good; returns how many records existed."""
+        with self._lock:
+            known = np.unique(ids)
+            stored = known[self._index.contains(known)]
+            if len(stored) == 0 and not any(id_ in self.quarantined for id_ in known.tolist()):
+                return 0
+            forgotten = self._tombstones.with_ids(known[known < self.next_id])
+            before = self._eviction.state_dict()
+            self._eviction.forget(self._emptied(stored))
+            try:
+                self._commit(drop=known, meta={_FORGOTTEN: forgotten.to_bytes()})
+            except BaseException:
+                self._eviction.load_state_dict(before)
+                raise
+            self._tombstones = forgotten
+            self._index.remove(stored)
+            for id_ in known.tolist():
+                self.quarantined.pop(id_, None)
+            return len(stored)
+
+    def put_meta(self, items: Mapping[bytes, bytes]) -> None:
+        """Commit small values."""
+        with self._lock:
+            self._commit(meta=items)
+
+    def get_meta(self, key: bytes) -> bytes | None:
+        """A small value, None when there is none."""
+        with self._env.read() as txn:
+            value = txn.get(key, db=self._env.databases[META])
+            return None if value is None else bytes(value)
+
+    def set_aside(self, damaged: Mapping[int, str]) -> None:
+        """Take damaged records out, and keep their ids and what was wrong with them."""
+        with self._lock:
+            fresh = {i: why for i, why in damaged.items() if i not in self.quarantined}
+            ids = np.array(sorted(fresh), np.int64)
+            self._index.remove(ids)
+            self.quarantined.update(fresh)
+            if self._env.readonly or not fresh:
+                return
+            try:
+                self._commit(drop=ids, aside=fresh)
+            except StorageCorruptedError:
+                # The tree around the record is damaged too: note it without touching the record.
+                self._commit(aside=fresh)
+        logger.warning("%d damaged records were set aside, such as id %d", len(ids), ids[0])
+
+    def _load(self) -> None:
+        with self._env.read() as txn:
+            meta, aside = (self._env.databases[name] for name in (META, QUARANTINE))
+            raw = txn.get(_STATE, db=meta)
+            state = {} if raw is None else json.loads(bytes(raw))
+            self._tombstones = Tombstones.from_bytes(bytes(txn.get(_FORGOTTEN, b"", db=meta)))
+            self.quarantined = {
+                int.from_bytes(key, "big"): bytes(why).decode()
+                for key, why in txn.cursor(aside).iternext()
+            }
+        self.next_id = int(state.get("next_id", 0))
+        if "eviction" in state and not self._env.readonly:
+            self._eviction.load_state_dict(state["eviction"])
+
+    def _unstored(self, batch: Put) -> tuple[Ids, list[int]]:
+        """Rows to store, and ids that are stored or given twice with other content."""
+        _, first, group = np.unique(batch.ids, return_index=True, return_inverse=True)
+        changed = {
+            int(batch.ids[row])
+            for row in np.flatnonzero(first[group] != np.arange(len(batch))).tolist()
+            if _head(batch.records[row]) != _head(batch.records[first[group[row]]])
+        }
+        stored = first[self._index.contains(batch.ids[first])]
+        if len(stored):
+            differ = self._differing(batch, stored)
+            damaged = {i: why for i, why in differ.items() if why is not None}
+            self.set_aside(damaged)
+            changed |= differ.keys() - damaged.keys()
+        rows = np.sort(first)
+        rows = rows[~self._index.contains(batch.ids[rows])]
+        forgotten = self._tombstones.contains(batch.ids[rows])
+        if forgotten.any():
+            self.counters.rejected += int(forgotten.sum())
+            logger.warning("%d samples were deleted before and stay out", int(forgotten.sum()))
+        return rows[~forgotten], sorted(changed)
+
+    def _differing(self, batch: Put, rows: Ids) -> dict[int, str | None]:
+        """Stored ids whose record is not the one given, and what is wrong with it if damaged."""
+        differ: dict[int, str | None] = {}
+        database = self._env.databases[SAMPLES]
+        keys = big_endian_keys(batch.ids[rows])
+        with self._env.read() as txn:
+            for row, key in zip(rows.tolist(), keys, strict=True):
+                view = txn.get(key, db=database)
+                if view is None:
+                    differ[int(batch.ids[row])] = "the index knew it, the database does not"
+                elif _head(view) != _head(batch.records[row]):
+                    differ[int(batch.ids[row])] = _damage(view)
+        return differ
+
+    def _store(self, batch: Put, rows: Ids) -> EvictionPlan:
+        lengths = np.array([len(batch.records[row]) for row in rows.tolist()], np.int64)
+        costs = record_costs(lengths, self._env.page_bytes)
+        before = self._eviction.state_dict()
+        tight = 0
+        for attempt in range(_ATTEMPTS):
+            try:
+                plan = self._eviction.plan(
+                    self._index, batch.labels[rows], costs, self._limits_now(tight)
+                )
+                if attempt or self._ceiling is not None:
+                    self._evict_alone(plan)
+                self._apply(batch, rows[plan.accept], costs[plan.accept], plan)
+            except _TooLargeError as error:
+                tight += error.excess
+            except MapFullError:
+                if not self._env.grow():
+                    tight += int(costs.sum())
+            except TierFullError:
+                self._ceiling = self._env.file_bytes
+                logger.warning("the disk of %s is full: records are evicted now", self._env.path)
+                self._eviction.load_state_dict(before)
+                raise
+            except BaseException:
+                self._eviction.load_state_dict(before)
+                raise
+            else:
+                self.counters.rejected += len(rows) - int(np.count_nonzero(plan.accept))
+                self.counters.raw_bytes += int(lengths[plan.accept].sum())
+                return plan
+            self._eviction.load_state_dict(before)
+        raise TierFullError(f"no room could be made in the storage at {self._env.path}")
+
+    def _limits_now(self, tight: int) -> Limits:
+        limits = [size for size in (self._limits.max_bytes, self._ceiling_now()) if size]
+        if not limits:
+            return self._limits
+        with self._env.read() as txn:
+            trees = max(0, self._env.live_bytes(txn) - self._index.total_length)
+        slack = _SLACK_PAGES * self._env.page_bytes
+        room = int(min(limits) * LIVE_SHARE) - trees - slack - tight
+        return Limits(self._limits.max_records, max(1, room))
+
+    def _ceiling_now(self) -> int | None:
+        if self._ceiling is not None and free_bytes(self._env.path) > 8 * _GROUP:
+            self._ceiling = None
+        return self._ceiling
+
+    def _evict_alone(self, plan: EvictionPlan) -> None:
+        """Make room in a transaction before: freed pages can be used two transactions later."""
+        if len(plan.evict) == 0:
+            return
+        self._commit(drop=plan.evict)
+        self._index.remove(plan.evict)
+        self.counters.evicted += len(plan.evict)
+        plan.evict = plan.evict[:0]
+        for tick in range(2):
+            self._commit(meta={_TICK: bytes([tick])})
+
+    def _apply(self, batch: Put, rows: Ids, costs: Ids, plan: EvictionPlan) -> None:
+        ids = batch.ids[rows]
+        next_id = max(self.next_id, int(batch.ids.max()) + 1)
+        self._commit(
+            drop=plan.evict,
+            keys=big_endian_keys(ids),
+            records=[batch.records[row] for row in rows.tolist()],
+            need_bytes=int(costs.sum()),
+            next_id=next_id,
+        )
+        self._index.remove(plan.evict)
+        self._index.add(ids, batch.labels[rows], batch.tasks[rows], costs)
+        self.counters.evicted += len(plan.evict)
+        self.counters.cost_bytes += int(costs.sum())
+        for id_ in ids.tolist() if self.quarantined else ():
+            self.quarantined.pop(id_, None)
+
+    def _commit(
+        self,
+        *,
+        drop: Ids | None = None,
+        keys: Sequence[bytes] = (),
+        records: Sequence[memoryview] = (),
+        meta: Mapping[bytes, bytes] | None = None,
+        aside: Mapping[int, str] | None = None,
+        need_bytes: int = 0,
+        next_id: int | None = None,
+    ) -> None:
+        samples, metas, quarantine = (
+            self._env.databases[name] for name in (SAMPLES, META, QUARANTINE)
+        )
+        next_id = self.next_id if next_id is None else next_id
+        dropped = [] if drop is None else big_endian_keys(drop)
+        need = need_bytes + self._env.page_bytes * (len(dropped) + len(keys) // 8)
+        with self._env.write(need, required=bool(keys)) as txn:
+            for key in dropped:
+                txn.delete(key, db=samples)
+                txn.delete(key, db=quarantine)
+            self._put(txn, keys, records)
+            for id_, why in (aside or {}).items():
+                txn.put(id_.to_bytes(8, "big"), why.encode(), db=quarantine)
+            for name, value in (meta or {}).items():
+                txn.put(name, value, db=metas)
+            state = {"next_id": next_id, "eviction": self._eviction.state_dict()}
+            txn.put(_STATE, json.dumps(state).encode(), db=metas)
+            if keys:
+                self._check_size(txn)
+        self.next_id = next_id
+        self._dirty = False
+        self.counters.commits += 1
+
+    def _put(self, txn: Any, keys: Sequence[bytes], records: Sequence[memoryview]) -> None:
+        samples, quarantine = self._env.databases[SAMPLES], self._env.databases[QUARANTINE]
+        cursor = txn.cursor(samples)
+        last = bytes(cursor.key()) if cursor.last() else b""
+        for key, record in zip(keys, records, strict=True):
+            # Appending fills leaves to the brim; an ordinary insert at the end leaves them half.
+            append = key > last
+            txn.put(key, record, append=append, db=samples)
+            if append:
+                last = key
+            if self.quarantined:
+                txn.delete(key, db=quarantine)
+
+    def _check_size(self, txn: Any) -> None:
+        if self._limits.max_bytes is not None:
+            excess = self._env.live_bytes(txn) - int(self._limits.max_bytes * LIVE_SHARE)
+            if excess > 0:
+                raise _TooLargeError(excess)
+
+    def _emptied(self, leaving: Ids) -> set[int]:
+        """Classes that hold nothing once these stored ids are gone."""
+        labels, counts = np.unique(self._index.lookup(leaving).labels, return_counts=True)
+        stored = self._index.stored_counts()
+        return {
+            label
+            for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
+            if stored[label] == count
+        }
+
+
+_GROUP = 1 << 20
+
+
+def _head(record: memoryview) -> bytes:
+    # The header holds the hash of all the rest, so equal headers mean equal records.
+    return bytes(record[:HEADER_BYTES])
+
+
+def _damage(record: memoryview) -> str | None:
+    try:
+        decode(record)
+    except CorruptRecordError as error:
+        return str(error)
+    return None
+
+
+def _raise(problems: Sequence[Exception]) -> None:
+    if not problems:
+        return
+    first, *others = problems
+    for other in others:
+        first.add_note(f"and then: {other}")
+    raise first

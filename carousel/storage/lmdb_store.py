@@ -1,0 +1,285 @@
+"""The one store behind all LMDB tiers of a folder in a process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import numpy.typing as npt
+from lmdb.verify import verify as lmdb_verify
+
+from carousel.errors import CorruptRecordError, StorageClosedError, StorageError
+from carousel.storage.budget import Budget
+from carousel.storage.codec import decode_as
+from carousel.storage.columns import Ids
+from carousel.storage.creation import DATA, SAMPLES
+from carousel.storage.environment import Environment
+from carousel.storage.eviction import Eviction, Limits, make_eviction
+from carousel.storage.index import Index
+from carousel.storage.ledger import Ledger
+from carousel.storage.pages import check_budget_bytes, group_bytes
+from carousel.storage.prefetch import Prefetcher
+from carousel.storage.put import Put, pieces
+from carousel.storage.reader import Destination, big_endian_keys
+from carousel.storage.record import Record, RecordBatch
+from carousel.storage.scan import find_offsets, scan_into
+from carousel.storage.tier import Durability, ReadStatus, TierStats, VerifyReport
+from carousel.storage.writer import GroupWriter, WriterLimits
+
+__all__ = ["LMDBStore", "StoreOptions"]
+
+logger = logging.getLogger("carousel.storage")
+
+_QUEUE_BYTES = 4 << 20
+_GROUP_RECORDS = 256
+_AMPLIFICATION = 1.5
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How a store is opened; the tiers that share it must agree on this."""
+
+    budget: Budget
+    durability: Durability
+    eviction: Eviction | str | None
+    readonly: bool
+    preallocate: bool
+    seed: int
+    sync: bool
+
+
+class LMDBStore:
+    """Environment, index, ledger and writer of one folder."""
+
+    def __init__(self, path: Path, options: StoreOptions) -> None:
+        budget = options.budget.resolve(path, _size_of(path))
+        check_budget_bytes(budget.max_bytes)
+        self.path = path
+        self.options = options
+        self.env = Environment(
+            path,
+            durability=options.durability,
+            readonly=options.readonly,
+            max_bytes=None if options.readonly else budget.max_bytes,
+            preallocate=options.preallocate,
+        )
+        try:
+            self._load(budget)
+        except BaseException:
+            self.env.close()
+            raise
+
+    def _load(self, budget: Budget) -> None:
+        self.budget = budget
+        self.index = Index()
+        eviction = make_eviction(self.options.eviction, self.options.seed)
+        limits = Limits(budget.max_records, budget.max_bytes)
+        self.ledger = Ledger(self.env, self.index, eviction, limits)
+        scan = scan_into(self.env, self.index)
+        self.ledger.counters.raw_bytes = scan.raw_bytes
+        self.ledger.counters.cost_bytes = self.index.total_length
+        if scan.damaged:
+            self.ledger.set_aside(scan.damaged)
+        self._prefetcher = Prefetcher(self.env.data_path)
+        self._group_bytes = group_bytes(budget.max_bytes)
+        queue = _QUEUE_BYTES if budget.max_bytes is None else budget.max_bytes // 16
+        self._writer: GroupWriter[Put] = GroupWriter(
+            self._write_group,
+            limits=WriterLimits(min(_QUEUE_BYTES, queue), self._group_bytes, _GROUP_RECORDS),
+        )
+        self._counts = threading.Lock()
+        self._reads = self._corrupt = self._io_errors = 0
+        self._warned = False
+        self._closed = False
+
+    def put(self, batch: RecordBatch) -> None:
+        """Encode in pieces of at most one group and queue them, or write them when in sync."""
+        self._check_writable()
+        for piece in pieces(batch, self._group_bytes, _GROUP_RECORDS):
+            if self.options.sync:
+                self._write_group([piece])
+            else:
+                self._writer.submit(piece)
+
+    def delete(self, ids: Ids) -> int:
+        """Remove records, after everything that was queued before."""
+        self._check_writable()
+        self._writer.drain()
+        return self.ledger.delete(ids)
+
+    def reserve(self, count: int) -> int:
+        """Give out ids."""
+        self._check_writable()
+        first = self.ledger.reserve(count)
+        if self.options.sync:
+            self.ledger.settle()
+        return first
+
+    def put_meta(self, items: Mapping[bytes, bytes]) -> None:
+        """Commit small values."""
+        self._check_writable()
+        self.ledger.put_meta(items)
+
+    def read_into(
+        self, ids: Ids, out: Mapping[str, npt.NDArray[Any]], rows: Ids
+    ) -> npt.NDArray[np.uint8]:
+        """Read a batch in one transaction; damaged records are set aside after it."""
+        self._check_open()
+        destination = Destination(out)
+        database = self.env.databases[SAMPLES]
+        with self.env.read() as txn:
+            get = txn.get
+            status = destination.read(
+                lambda key: get(key, None, database), ids, rows, (lmdb.CorruptedError, lmdb.Error)
+            )
+        with self._counts:
+            self._reads += len(ids)
+            self._io_errors += int(np.count_nonzero(status == ReadStatus.IO_ERROR))
+        if destination.damaged:
+            self.note_damage(destination.damaged)
+        return status
+
+    def read_many(self, ids: Ids) -> list[Record | None]:
+        """Read whole records; None where one is missing or damaged."""
+        self._check_open()
+        found: list[Record | None] = []
+        damaged: dict[int, str] = {}
+        database = self.env.databases[SAMPLES]
+        with self.env.read() as txn:
+            for id_, key in zip(ids.tolist(), big_endian_keys(ids), strict=True):
+                try:
+                    view = txn.get(key, None, database)
+                    found.append(None if view is None else decode_as(view, id_))
+                except (CorruptRecordError, lmdb.CorruptedError) as error:
+                    damaged[id_] = str(error)
+                    found.append(None)
+        if damaged:
+            self.note_damage(damaged)
+        return found
+
+    def note_damage(self, damaged: Mapping[int, str]) -> None:
+        """Set records aside, without an error for the reader who found them."""
+        with self._counts:
+            self._corrupt += len(damaged)
+        try:
+            self.ledger.set_aside(damaged)
+        except StorageError as error:
+            logger.warning("damaged records could not be set aside on disk: %s", error)
+
+    def prefetch(self, ids: Ids) -> None:
+        """Hint at ids that are read soon."""
+        found = self.index.lookup(ids)
+        self._prefetcher.hint(found.offsets, found.lengths)
+
+    def drain(self) -> None:
+        """Wait for the queue, leaving its errors for `flush`."""
+        self._writer.drain()
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait for the queue and raise what was met."""
+        self._check_open()
+        self._writer.flush(timeout)
+        self.ledger.settle()
+
+    def verify(self) -> VerifyReport:
+        """Read every record, then walk the pages of the file while nothing writes."""
+        self._check_open()
+        entries = self.index.entries()
+        report = VerifyReport(checked=len(entries))
+        before = set(self.ledger.quarantined)
+        for start in range(0, len(entries), _GROUP_RECORDS):
+            part = slice(start, start + _GROUP_RECORDS)
+            self._verify_part(entries.ids[part], entries.labels[part], report)
+        report.corrupt = {
+            id_: why for id_, why in self.ledger.quarantined.items() if id_ not in before
+        }
+        with self.ledger.paused():
+            report.problems.extend(lmdb_verify(str(self.path)))
+        return report
+
+    def _verify_part(self, ids: Ids, labels: Ids, report: VerifyReport) -> None:
+        for id_, label, record in zip(
+            ids.tolist(), labels.tolist(), self.read_many(ids), strict=True
+        ):
+            if record is not None and record.label != label:
+                report.problems.append(f"record {id_} has label {record.label}, not {label}")
+
+    def stats(self) -> TierStats:
+        """Counters and sizes."""
+        self._check_open()
+        counters = self.ledger.counters
+        with self.env.read() as txn:
+            live = self.env.live_bytes(txn)
+        return TierStats(
+            records=len(self.index),
+            live_bytes=live,
+            file_bytes=self.env.file_bytes,
+            budget_bytes=self.budget.max_bytes,
+            budget_records=self.budget.max_records,
+            space_amplification=self._amplification(),
+            queued_bytes=self._writer.queued_bytes,
+            commits=counters.commits,
+            puts=counters.puts,
+            reads=self._reads,
+            evicted=counters.evicted,
+            rejected=counters.rejected,
+            corrupt=self._corrupt,
+            io_errors=self._io_errors,
+            save_stall_seconds=self._writer.stall_seconds,
+        )
+
+    def close(self) -> None:
+        """Commit what is queued and give everything back; raises what the writer met."""
+        if self._closed or self.env.forked:
+            return
+        self._closed = True
+        try:
+            self._writer.close()
+        finally:
+            try:
+                self.ledger.settle()
+            finally:
+                self._prefetcher.close()
+                self.env.close()
+
+    def _write_group(self, puts: Sequence[Put]) -> None:
+        try:
+            self.ledger.write_group(puts)
+        finally:
+            ids = np.concatenate([put.ids for put in puts])
+            self.index.set_offsets(ids, find_offsets(self.env, ids))
+        self._warn_if_wasteful()
+
+    def _amplification(self) -> float:
+        counters = self.ledger.counters
+        return counters.cost_bytes / counters.raw_bytes if counters.raw_bytes else 1.0
+
+    def _warn_if_wasteful(self) -> None:
+        if not self._warned and len(self.index) >= 64 and self._amplification() > _AMPLIFICATION:
+            self._warned = True
+            logger.warning(
+                "records of %s take %.1f times their size in pages; another sample size, or "
+                "several samples a record, would save space",
+                self.path,
+                self._amplification(),
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageClosedError(f"the storage at {self.path} is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.options.readonly:
+            raise StorageError(f"{self.path} is open for reading only")
+
+
+def _size_of(path: Path) -> int:
+    data = path / DATA
+    return data.stat().st_size if data.exists() else 0

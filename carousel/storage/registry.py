@@ -1,0 +1,111 @@
+"""The stores that are open in this process: one a folder, shared by all tiers that name it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from carousel.errors import BadInputError, CarouselError
+from carousel.storage.lmdb_store import LMDBStore, StoreOptions
+
+__all__ = ["acquire", "release"]
+
+logger = logging.getLogger("carousel.storage")
+
+Folder = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Shared:
+    store: LMDBStore
+    users: int
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.stores: dict[Folder, _Shared] = {}
+
+
+_registry = _Registry()
+_inherited: list[_Registry] = []
+
+
+def acquire(path: Path, options: StoreOptions, *, agree: bool) -> LMDBStore:
+    """The open store of a folder, opened if this is its first user.
+
+    Args:
+        path: the folder; links are followed.
+        options: how to open it.
+        agree: refuse a store that is open with other options instead of sharing it as it is.
+
+    Raises:
+        BadInputError: it is open with other options.
+        StorageError: see `Environment`.
+    """
+    with _registry.lock:
+        shared = _registry.stores.get(_folder(path)) if path.exists() else None
+        if shared is None:
+            store = LMDBStore(path.resolve(), options)
+            _registry.stores[_folder(path)] = _Shared(store, 1)
+            return store
+        if agree:
+            _refuse_other_options(shared.store, options)
+        shared.users += 1
+        return shared.store
+
+
+def release(store: LMDBStore) -> None:
+    """Give up one use; the last one closes the store and raises what its writer met."""
+    with _registry.lock:
+        for folder, shared in _registry.stores.items():
+            if shared.store is store:
+                shared.users -= 1
+                if shared.users > 0:
+                    return
+                del _registry.stores[folder]
+                break
+        else:
+            return
+        store.close()
+
+
+def _folder(path: Path) -> Folder:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _refuse_other_options(store: LMDBStore, options: StoreOptions) -> None:
+    if options.readonly:
+        return
+    for name in ("readonly", "durability", "budget", "sync"):
+        have, want = getattr(store.options, name), getattr(options, name)
+        if have != want:
+            raise BadInputError(
+                f"{store.path} is open in this process with {name} {have!r}, not {want!r}",
+                fix="close it first, or open it with the same options",
+            )
+
+
+def _close_all() -> None:
+    for shared in list(_registry.stores.values()):
+        try:
+            shared.store.close()
+        except (CarouselError, OSError) as error:
+            logger.error("closing %s at exit: %s", shared.store.path, error)
+    _registry.stores.clear()
+
+
+def _start_anew() -> None:
+    # A child keeps the parent's stores unreachable but alive: nothing in it may close them.
+    global _registry  # noqa: PLW0603
+    _inherited.append(_registry)
+    _registry = _Registry()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_start_anew)
