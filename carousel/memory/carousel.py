@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,49 +15,28 @@ from torch import Tensor
 
 from carousel.errors import BadInputError, CheckpointError
 from carousel.memory import seeds
-from carousel.memory.admission import Admission, SlotState, make_admission
+from carousel.memory.admission import Admission
+from carousel.memory.core import Core, Fetch
 from carousel.memory.counters import SwapCounters
-from carousel.memory.distinct import DistinctIds
-from carousel.memory.gate import Gate, GateBatch, make_gate, parse_ratio
+from carousel.memory.gate import Gate, GateBatch
 from carousel.memory.intake import Intake, Labels, SampleBatch, columns
 from carousel.memory.reader import schema_of
-from carousel.memory.replacement import Replacement, make_replacement
-from carousel.memory.replay import Replay, ReplayBuffers
+from carousel.memory.replacement import Replacement
+from carousel.memory.replay import Replay
 from carousel.memory.saver import BackgroundSaver
 from carousel.memory.schema import META_KEY, FieldValue, Schema, check_store_schema
-from carousel.memory.sizes import parse_memory_size, plan_memory
-from carousel.memory.slab import Slab
+from carousel.memory.settings import Settings, open_storage
 from carousel.memory.snapshot import Restorer, slab_state
 from carousel.memory.stats import CarouselStats
-from carousel.memory.swap import SwapEngine
-from carousel.storage.budget import Budget, parse_budget
+from carousel.memory.timing import timed
+from carousel.storage.budget import Budget
 from carousel.storage.tier import Durability, StorageTier
 
 __all__ = ["Carousel"]
 
 Ints = npt.NDArray[np.int64]
-Fetch = Callable[[Ints], dict[str, Tensor]]
-P = ParamSpec("P")
-R = TypeVar("R")
 
-_FETCH_ROWS = 256
 _FORMAT = 1
-
-
-def _timed(
-    method: Callable[Concatenate[Carousel, P], R],
-) -> Callable[Concatenate[Carousel, P], R]:
-    """Adds the time of a call to `CarouselStats.manager_seconds`."""
-
-    @functools.wraps(method)
-    def call(self: Carousel, *args: P.args, **kwargs: P.kwargs) -> R:
-        start = time.perf_counter_ns()
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            self._manager_ns += time.perf_counter_ns() - start
-
-    return call
 
 
 class Carousel:
@@ -121,31 +99,35 @@ class Carousel:
         pressure: bool = False,
         swap: bool = True,
     ) -> None:
-        parse_memory_size(memory_size)
-        self._memory_size = memory_size
-        self._ratio = parse_ratio(swap_ratio)
-        self._gate = make_gate(gate, self._ratio)
-        self._replacement = make_replacement(replacement)
-        self._sync = sync
-        self._swaps = swap and self._ratio > 0
-        self._publish_every = _checked_publish_every(publish_every)
-        seed = seeds.fresh_seed() if seed is None else seed
-        self._rngs = {name: seeds.generator(seed, name) for name in ("gate", "draw", "sample")}
-        self._admission = make_admission(admission, seeds.generator(seed, "admission"))
+        self._settings = Settings.checked(
+            memory_size=memory_size,
+            swap_ratio=swap_ratio,
+            gate=gate,
+            admission=admission,
+            replacement=replacement,
+            sync=sync,
+            seed=seed,
+            publish_every=publish_every,
+            pressure=pressure,
+            swap=swap,
+        )
         self._owns_tier = not isinstance(storage, StorageTier)
-        self._tier = _open(storage, storage_budget, durability, sync, seed)
+        self._tier = open_storage(
+            storage,
+            budget=storage_budget,
+            durability=durability,
+            sync=sync,
+            seed=self._settings.seed,
+        )
         self._intake = Intake(self._tier, commit_each=sync)
         self._saver = BackgroundSaver(self._save_batch)
-        self._slab: Slab | None = None
-        self._engine: SwapEngine | None = None
-        self._buffers: ReplayBuffers | None = None
-        self._distinct = DistinctIds()
-        self._manager_ns = 0
+        self._core: Core | None = None
         self._restore_losses = 0
         self._closed = False
+        self.manager_ns = 0
         stored = self._tier.get_meta(META_KEY)
         if stored is not None:
-            self._build(Schema.from_json(stored))
+            self._core = self._build(Schema.from_json(stored))
 
     # -- what arrives ------------------------------------------------------------------------
 
@@ -171,19 +153,17 @@ class Carousel:
     def save_in_background(self, batches: Iterable[SampleBatch]) -> None:
         """Save batches from a thread of their own; `end_experience` waits for them.
 
-        In sync mode they are saved before this returns.
+        The iterable is read in that thread, but for its first batch. In sync mode all are saved
+        before this returns.
         """
         rest = iter(batches)
         first = next(rest, None)
         if first is None:
             return
-        self._ensure_schema(first.fields)
-        ahead: Iterator[SampleBatch] = chain([first], rest)
-        if self._sync:
-            for batch in ahead:
-                self._save_batch(batch)
-        else:
-            self._saver.start(ahead)
+        self._core_for(first.fields)
+        self._saver.start(chain([first], rest))
+        if self._settings.sync:
+            self._saver.wait()
 
     def reserve(self, run: str, experience: int, count: int) -> int:
         """The first of `count` consecutive ids for the samples of an experience.
@@ -212,52 +192,34 @@ class Carousel:
         ids, classes, task_labels = columns(ids, labels, tasks)
         if len(ids) == 0:
             return ids
-        if self._slab is None:
-            self._ensure_schema(fetch(np.zeros(1, np.int64)))
-        assert self._slab is not None
-        assert self._engine is not None
-        slab = self._slab
+        core = self._core or self._core_for(fetch(np.zeros(1, np.int64)))
         self._intake.present(ids)
-        state = SlotState(slab.labels, slab.ids, slab.tasks, slab.capacity)
-        plan = self._admission.plan(state, ids, classes, task_labels)
-        self._engine.save_unstored(np.concatenate([plan.freed, plan.slots]))
-        slab.release(plan.freed)
-        for start in range(0, len(plan), _FETCH_ROWS):
-            rows, slots = (part[start : start + _FETCH_ROWS] for part in (plan.rows, plan.slots))
-            fields = fetch(rows)
-            slab.schema.validate(fields)
-            slab.write(slots, fields, ids[rows], classes[rows], task_labels[rows])
-        return ids[plan.rows]
+        return core.admit(self._settings.admission, ids, classes, task_labels, fetch)
 
     # -- the training loop -------------------------------------------------------------------
 
     @property
     def filled(self) -> int:
         """Slots that hold a sample."""
-        return self._slab.filled if self._slab else 0
+        return self._core.slab.filled if self._core else 0
 
     def filled_slots(self) -> Ints:
         """(filled,) the slots that hold a sample, ascending; a fresh array."""
-        return np.flatnonzero(self._slab.ids >= 0) if self._slab else np.empty(0, np.int64)
+        return self._core.filled_slots() if self._core else np.empty(0, np.int64)
 
-    @_timed
+    @timed
     def sample(self, n: int) -> Replay:
         """min(n, filled) samples, uniform without replacement."""
-        slab = self._slab
-        if slab is None or slab.filled == 0:
+        if self._core is None:
             return Replay.empty()
-        whole = slab.filled == slab.slots
-        pool = slab.slots if whole else self.filled_slots()
-        count = min(n, slab.filled)
-        slots = self._rngs["sample"].choice(pool, count, replace=False, shuffle=False)
-        return self._gather(slots)
+        return self._core.gather(self._core.draw_slots(n, self._settings.rngs["sample"]))
 
-    @_timed
+    @timed
     def sample_slots(self, slots: Ints) -> Replay:
         """The samples of (n,) filled slots, in this order, for schedules of one's own."""
-        return self._gather(slots)
+        return self._core.gather(slots) if self._core else Replay.empty()
 
-    @_timed
+    @timed
     def observe(self, replay: Replay, logits: Tensor, losses: Tensor | None = None) -> None:
         """Show the forward pass of a replayed batch; the gate picks rows, and they may leave.
 
@@ -274,17 +236,30 @@ class Carousel:
                 f"logits have {len(logits)} rows for {len(replay)} replayed samples",
                 fix="pass the rows of the replayed samples only",
             )
-        if self._engine is None or not self._swaps or len(replay) == 0:
+        if self._core is None or not self._settings.swap or len(replay) == 0:
             return
-        batch = GateBatch(logits.detach(), replay.labels, self._ratio, self._rngs["gate"], losses)
-        rows = self._gate(batch)
-        self._engine.request(replay.slots[rows], replay.generations[rows])
+        rows = self._settings.gate(
+            GateBatch(
+                logits.detach(),
+                replay.labels,
+                self._settings.ratio,
+                self._settings.rngs["gate"],
+                losses,
+            )
+        )
+        self._core.engine.request(replay.slots[rows], replay.generations[rows])
 
-    @_timed
+    @timed
     def step(self) -> None:
         """The end of a training step: finished swaps become visible."""
-        if self._engine is not None:
-            self._engine.step()
+        if self._core is None:
+            return
+        self._core.engine.step()
+        if self._settings.watch is not None:
+            slab = self._core.slab
+            target = self._settings.watch.target(slab.capacity, slab.slots, slab.schema.nbytes)
+            if target != slab.capacity:
+                self._core.resize(self._settings.admission, target)
 
     def end_experience(self) -> None:
         """Wait for swaps and saves, and commit what was saved.
@@ -293,8 +268,8 @@ class Carousel:
             StorageError: samples could not be saved, for another reason than room.
         """
         self._saver.wait()
-        if self._engine is not None:
-            self._engine.drain()
+        if self._core is not None:
+            self._core.engine.drain()
         self._intake.flush()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -305,8 +280,8 @@ class Carousel:
             TimeoutError: not done within `timeout` seconds (each of the three waits).
         """
         self._saver.wait(timeout)
-        if self._engine is not None:
-            self._engine.flush(timeout)
+        if self._core is not None:
+            self._core.engine.flush(timeout)
         self._intake.flush(timeout)
 
     def close(self) -> None:
@@ -318,16 +293,13 @@ class Carousel:
         if self._closed:
             return
         self._closed = True
-        try:
-            self._saver.wait()
-        finally:
-            try:
-                if self._engine is not None:
-                    self._engine.close()
-            finally:
-                self._intake.flush()
-                if self._owns_tier:
-                    self._tier.close()
+        with ExitStack() as closing:  # each part is closed, whatever the others raise
+            if self._owns_tier:
+                closing.callback(self._tier.close)
+            closing.callback(self._intake.flush)
+            if self._core is not None:
+                closing.callback(self._core.engine.close)
+            closing.callback(self._saver.wait)
 
     def __enter__(self) -> Self:
         return self
@@ -350,28 +322,29 @@ class Carousel:
     @property
     def schema(self) -> Schema | None:
         """Fields of a sample; None before the first one."""
-        return self._slab.schema if self._slab else None
+        return self._core.slab.schema if self._core else None
 
     def stats(self) -> CarouselStats:
         """Counters and sizes now."""
-        storage = self._tier.stats()
-        if self._slab is None or self._engine is None or self._buffers is None:
-            return CarouselStats(SwapCounters(), storage, storage_full=self._intake.storage_full)
+        storage, full = self._tier.stats(), self._intake.storage_full
+        if self._core is None:
+            return CarouselStats(SwapCounters(), storage, storage_full=full)
+        slab, engine = self._core.slab, self._core.engine
         return CarouselStats(
-            swaps=self._engine.counters,
+            swaps=engine.counters,
             storage=storage,
-            ram_bytes=self._slab.nbytes + self._buffers.nbytes + self._distinct.nbytes,
-            slots=self._slab.slots,
-            spares=self._slab.spares,
-            filled=self._slab.filled,
-            distinct_samples_replayed=self._distinct.count,
-            manager_seconds=self._manager_ns * 1e-9,
-            staleness=tuple(self._engine.staleness.tolist()),
-            written_back=self._engine.written_back,
-            lost=self._engine.lost,
-            ram_only=self._engine.ram_only,
-            worker_failures=self._engine.worker_failures,
-            storage_full=self._intake.storage_full,
+            ram_bytes=self._core.ram_bytes,
+            slots=slab.capacity,
+            spares=slab.spares,
+            filled=slab.filled,
+            distinct_samples_replayed=self._core.distinct.count,
+            manager_seconds=self.manager_ns * 1e-9,
+            staleness=tuple(engine.staleness.tolist()),
+            written_back=engine.written_back,
+            lost=engine.lost,
+            ram_only=engine.ram_only,
+            worker_failures=engine.worker_failures,
+            storage_full=full,
             restore_losses=self._restore_losses,
         )
 
@@ -382,21 +355,18 @@ class Carousel:
         sync mode there are none after `step`, and a run that goes on from here repeats bit for
         bit.
         """
-        state: dict[str, Any] = {
+        core = self._core
+        return {
             "format": _FORMAT,
-            "schema": None,
             "high_water": self._intake.high_water,
-            "admission": self._admission.state_dict(),
-            "rngs": {name: seeds.state_of(rng) for name, rng in self._rngs.items()},
-            "distinct": self._distinct.state_dict(),
-            "manager_ns": self._manager_ns,
+            "admission": self._settings.admission.state_dict(),
+            "rngs": {name: seeds.state_of(rng) for name, rng in self._settings.rngs.items()},
+            "manager_ns": self.manager_ns,
             "restore_losses": self._restore_losses,
+            "schema": core and core.slab.schema.to_json(),
+            "slots": core and slab_state(core.slab, self._tier),
+            "core": core and core.state_dict(),
         }
-        if self._slab is not None and self._engine is not None:
-            state["schema"] = self._slab.schema.to_json()
-            state["slots"] = slab_state(self._slab, self._tier)
-            state["engine"] = self._engine.state_dict()
-        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; the storage must be the one it was made with.
@@ -411,82 +381,39 @@ class Carousel:
         """
         if state.get("format") != _FORMAT:
             raise CheckpointError(f"memory state has format {state.get('format')!r}, not {_FORMAT}")
-        self._intake.high_water = int(state["high_water"])
-        self._tier.hide_from(self._intake.high_water)
-        self._admission.load_state_dict(state["admission"])
-        for name, rng in self._rngs.items():
-            seeds.load_state(rng, state["rngs"][name])
-        self._distinct.load_state_dict(state["distinct"])
-        self._manager_ns = int(state["manager_ns"])
         self._restore_losses = int(state["restore_losses"])
         if state["schema"] is not None:
             self._restore(Schema.from_json(state["schema"]), state)
+        self._intake.high_water = int(state["high_water"])
+        self._tier.hide_from(self._intake.high_water)
+        self._settings.admission.load_state_dict(state["admission"])
+        for name, rng in self._settings.rngs.items():
+            seeds.load_state(rng, state["rngs"][name])
+        self.manager_ns = int(state["manager_ns"])
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _ensure_schema(self, fields: dict[str, FieldValue]) -> Schema:
-        if self._slab is None:
-            self._build(schema_of(fields))
-        assert self._slab is not None
-        return self._slab.schema
+    def _core_for(self, fields: Mapping[str, FieldValue]) -> Core:
+        """The core; built from these samples when they are the first."""
+        if self._core is None:
+            self._core = self._build(schema_of(fields))
+        return self._core
 
-    def _build(self, schema: Schema) -> None:
-        per_step = 64 if self._swaps else 0
-        plan = plan_memory(self._memory_size, schema, swaps_per_step=per_step)
+    def _build(self, schema: Schema) -> Core:
+        core = self._settings.build_core(schema, self._tier)
         check_store_schema(self._tier, schema)
-        self._slab = Slab(schema, plan.slots, plan.spares)
-        self._engine = SwapEngine(
-            self._slab,
-            self._tier,
-            self._replacement,
-            rng=self._rngs["draw"],
-            sync=self._sync,
-            publish_every=self._publish_every,
-        )
-        self._buffers = ReplayBuffers(schema)
+        return core
 
     def _restore(self, schema: Schema, state: dict[str, Any]) -> None:
-        if self._engine is not None:
-            self._engine.close()
-        self._build(schema)
-        assert self._slab is not None
-        assert self._engine is not None
-        self._engine.load_state_dict(state["engine"])
-        restorer = Restorer(self._slab, self._tier, self._replacement, self._rngs["draw"])
+        core = self._build(schema)
+        restorer = Restorer(
+            core.slab, self._tier, self._settings.replacement, self._settings.rngs["draw"]
+        )
         self._restore_losses += restorer.restore(state["slots"])
+        core.load_state_dict(state["core"])
+        if self._core is not None:
+            self._core.engine.close()
+        self._core = core
 
     def _save_batch(self, batch: SampleBatch) -> Ints:
-        return self._intake.save(batch, self._ensure_schema(batch.fields))
-
-    def _gather(self, slots: Ints) -> Replay:
-        assert self._slab is not None
-        assert self._buffers is not None
-        replay = self._buffers.gather(self._slab, slots)
-        self._distinct.add(replay.ids)
-        return replay
-
-
-def _open(
-    storage: str | Path | StorageTier,
-    budget: int | str | Budget | None,
-    durability: Durability,
-    sync: bool,
-    seed: int,
-) -> StorageTier:
-    if isinstance(storage, StorageTier):
-        if budget is not None:
-            raise BadInputError(
-                "storage_budget is given with an open tier", fix="give the budget to the tier"
-            )
-        return storage
-    from carousel.storage import open_tier
-
-    return open_tier(
-        storage, budget=parse_budget(budget), durability=durability, sync=sync, seed=seed
-    )
-
-
-def _checked_publish_every(value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise BadInputError(f"publish_every is {value}", fix="give 1 or more")
-    return value
+        return self._intake.save(batch, self._core_for(batch.fields).slab.schema)

@@ -48,7 +48,8 @@ class SwapCounters:
     @property
     def in_flight(self) -> int:
         """Requests whose outcome is not known yet."""
-        return self.requested - sum(getattr(self, outcome.name.lower()) for outcome in Outcome)
+        ended = sum(count for name, count in self.as_dict().items() if name != "requested")
+        return self.requested - ended
 
     def as_dict(self) -> dict[str, int]:
         """Plain integers by name, for logs and checkpoints."""

@@ -7,6 +7,7 @@ a row that can be gathered is never written by another thread.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections import deque
 from collections.abc import Mapping
@@ -78,6 +79,7 @@ class Slab:
         self.generations: Ints = np.zeros(slots, np.int64)
         self.slot_of: dict[int, int] = {}
         self._free = deque(range(slots, slots + spares))
+        self._given_back = 0
 
     @property
     def slots(self) -> int:
@@ -99,7 +101,7 @@ class Slab:
         """Bytes of the rows that are not given back, and of the table and its columns."""
         rows = sum(block.nbytes for block in self._blocks.values())
         columns = (self.table, self.ids, self.labels, self.tasks, self.generations)
-        return rows + sum(column.nbytes for column in columns)
+        return rows + sum(column.nbytes for column in columns) - self._given_back
 
     def gather(self, slots: Ints, out: Mapping[str, Tensor]) -> None:
         """Copy the samples of (n,) slots into ``out[name]``, each (n, *shape), in one go."""
@@ -143,9 +145,14 @@ class Slab:
 
     def take_spares(self, count: int) -> Ints | None:
         """`count` rows for a worker to fill, or None when there are not that many."""
-        if len(self._free) < count:
+        rows: list[int] = []
+        try:
+            while len(rows) < count:
+                rows.append(self._free.popleft())
+        except IndexError:
+            self._free.extend(rows)
             return None
-        return np.fromiter((self._free.popleft() for _ in range(count)), np.int64, count)
+        return np.array(rows, np.int64)
 
     def give_back(self, rows: Ints) -> None:
         """Return rows that were taken and not published."""
@@ -166,10 +173,59 @@ class Slab:
         self.slot_of.update(zip(ids.tolist(), slots.tolist(), strict=True))
         self._free.extend(old_rows.tolist())
 
+    def move(self, sources: Ints, targets: Ints) -> None:
+        """Give the samples of (n,) slots to (n,) empty slots; the sources become empty."""
+        self.generations[sources] += 1
+        self.generations[targets] += 1
+        self._trade_rows(sources, targets)
+        for column in (self.ids, self.labels, self.tasks):
+            column[targets] = column[sources]
+            column[sources] = EMPTY
+        self.slot_of.update(zip(self.ids[targets].tolist(), targets.tolist(), strict=True))
+
+    def set_capacity(self, capacity: int) -> None:
+        """Use the first `capacity` slots only, and give the pages of the others to the system.
+
+        The slots beyond it must be empty. Their memory comes back when they are filled again.
+        """
+        closed = np.arange(capacity, self.slots)
+        first = self.slots + self.spares - len(closed)
+        self._push_rows_up(closed, first)
+        self.capacity = capacity
+        rows = np.sort(self.table[closed])
+        self._given_back = sum(block.give_back(rows) for block in self._blocks.values())
+
     def resident(self, ids: Ints) -> npt.NDArray[np.bool_]:
         """Which of (n,) ids are in a slot."""
         slot_of = self.slot_of
         return np.fromiter((sample in slot_of for sample in ids.tolist()), np.bool_, len(ids))
+
+    def _push_rows_up(self, closed: Ints, first: int) -> None:
+        """Let closed slots own the rows from `first` on, so that whole pages are unused."""
+        low = closed[self.table[closed] < first]
+        free = self._drain_free()
+        high = np.flatnonzero(free >= first)[: len(low)]
+        by_trade, by_copy = low[: len(high)], low[len(high) :]
+        self.table[by_trade], free[high] = free[high], self.table[by_trade]
+        self._free.extend(free.tolist())
+
+        used = np.flatnonzero(self.table[: closed[0] if len(closed) else 0] >= first)
+        used = used[: len(by_copy)]
+        by_copy = by_copy[: len(used)]
+        self.generations[used] += 1
+        for array in self.arrays.values():
+            array[self.table[by_copy]] = array[self.table[used]]
+        self._trade_rows(used, by_copy)
+
+    def _trade_rows(self, some: Ints, others: Ints) -> None:
+        self.table[some], self.table[others] = self.table[others], self.table[some]
+
+    def _drain_free(self) -> Ints:
+        rows: list[int] = []
+        while self._free:
+            with contextlib.suppress(IndexError):  # the worker took the last one
+                rows.append(self._free.popleft())
+        return np.array(rows, np.int64)
 
 
 class _Block:
@@ -188,3 +244,18 @@ class _Block:
         count = rows * prod(spec.shape)
         flat = torch.frombuffer(self._memory, dtype=dtype, count=count)
         self.tensor = flat.view(rows, *spec.shape)
+
+    def give_back(self, rows: Ints) -> int:
+        """Return the pages that only these rows (ascending) use; gives their bytes."""
+        if self._memory is None or len(rows) == 0:
+            return 0
+        total = 0
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+            start = -(-int(run[0]) * self.row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (int(run[-1]) + 1) * self.row_bytes
+            if end < self.nbytes:
+                end = end // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > start:
+                self._memory.madvise(mmap.MADV_DONTNEED, start, end - start)
+                total += end - start
+        return total

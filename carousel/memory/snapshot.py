@@ -107,7 +107,8 @@ class Restorer:
             raise CheckpointError("the storage of the checkpoint cannot be read: I/O error")
         good = slots[statuses == ReadStatus.OK]
         self.slab.assign(good, ids[good], labels[good], tasks[good])
-        return slots[statuses != ReadStatus.OK]
+        lost: Ints = slots[statuses != ReadStatus.OK]
+        return lost
 
     def _refill(self, slots: Ints, labels: Ints) -> None:
         lost = len(slots)

@@ -302,8 +302,9 @@ class SwapEngine:
         wanted &= ~slab.resident(swap.ids[done])
         if wanted.all():
             return done
+        kept: Ints = done[wanted]
         swap.outcomes[done[~wanted]] = Outcome.STALE
-        return done[wanted]
+        return kept
 
     def _raise_error(self) -> None:
         error = self._worker.take_error() if self._worker else self._error

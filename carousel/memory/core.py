@@ -1,0 +1,114 @@
+"""Slots, batch buffers and the swap engine, once the fields of a sample are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from carousel.errors import BadInputError
+from carousel.memory.admission import Admission, SlotState
+from carousel.memory.distinct import DistinctIds
+from carousel.memory.replay import Replay, ReplayBuffers
+from carousel.memory.schema import Schema
+from carousel.memory.sizes import MemoryPlan
+from carousel.memory.slab import Slab
+from carousel.memory.swap import SwapEngine
+
+__all__ = ["Core", "Fetch"]
+
+Ints = npt.NDArray[np.int64]
+Fetch = Callable[[Ints], Mapping[str, Tensor]]
+"""Takes (k,) rows of a batch, gives each field as (k, *shape)."""
+
+_FETCH_ROWS = 256
+
+
+class Core:
+    """What a `Carousel` consists of from its first sample on.
+
+    Args:
+        schema: fields of a sample.
+        plan: how many slots and spares.
+        make_engine: builds the engine on the slab.
+    """
+
+    def __init__(
+        self, schema: Schema, plan: MemoryPlan, make_engine: Callable[[Slab], SwapEngine]
+    ) -> None:
+        self.slab = Slab(schema, plan.slots, plan.spares)
+        self.engine = make_engine(self.slab)
+        self.distinct = DistinctIds()
+        self._buffers = ReplayBuffers(schema)
+
+    @property
+    def ram_bytes(self) -> int:
+        """Bytes of slots, spares, columns, batch buffers and the set of ids replayed."""
+        return self.slab.nbytes + self._buffers.nbytes + self.distinct.nbytes
+
+    def filled_slots(self) -> Ints:
+        """(filled,) slots that hold a sample, ascending."""
+        return np.flatnonzero(self.slab.ids >= 0)
+
+    def draw_slots(self, n: int, rng: np.random.Generator) -> Ints:
+        """min(n, filled) filled slots, uniform without replacement."""
+        slab = self.slab
+        pool = slab.slots if slab.filled == slab.slots else self.filled_slots()
+        slots: Ints = rng.choice(pool, min(n, slab.filled), replace=False, shuffle=False)
+        return slots
+
+    def gather(self, slots: Ints) -> Replay:
+        """The samples of (n,) filled slots, noted as replayed."""
+        replay = self._buffers.gather(self.slab, slots)
+        self.distinct.add(replay.ids)
+        return replay
+
+    def admit(
+        self, admission: Admission, ids: Ints, labels: Ints, tasks: Ints, fetch: Fetch
+    ) -> Ints:
+        """Carry out what the rule plans for n samples; returns the ids that got a slot."""
+        slab = self.slab
+        plan = admission.plan(self._state(slab.capacity), ids, labels, tasks)
+        self.engine.save_unstored(np.concatenate([plan.freed, plan.slots]))
+        slab.release(plan.freed)
+        for start in range(0, len(plan), _FETCH_ROWS):
+            rows = plan.rows[start : start + _FETCH_ROWS]
+            slots = plan.slots[start : start + _FETCH_ROWS]
+            fields = fetch(rows)
+            if slab.schema.validate(fields) != len(rows):
+                raise BadInputError(
+                    f"fetch was asked for {len(rows)} rows and gave another number",
+                    fix="return one row for each that is asked for",
+                )
+            slab.write(slots, fields, ids[rows], labels[rows], tasks[rows])
+        return ids[plan.rows]
+
+    def resize(self, admission: Admission, capacity: int) -> None:
+        """Hold at most `capacity` samples; the rule says which leave, and their pages go back.
+
+        Slots that open again are filled by the next admissions.
+        """
+        slab = self.slab
+        nothing = np.empty(0, np.int64)
+        leaving = admission.plan(self._state(capacity), nothing, nothing, nothing).freed
+        self.engine.save_unstored(leaving)
+        slab.release(leaving)
+        beyond = capacity + np.flatnonzero(slab.ids[capacity:] >= 0)
+        holes = np.flatnonzero(slab.ids[:capacity] < 0)[: len(beyond)]
+        slab.move(beyond, holes)
+        slab.set_capacity(capacity)
+
+    def _state(self, capacity: int) -> SlotState:
+        return SlotState(self.slab.labels, self.slab.ids, self.slab.tasks, capacity)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters of the engine and ids replayed; the slots are `snapshot.slab_state`."""
+        return {"engine": self.engine.state_dict(), "distinct": self.distinct.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.engine.load_state_dict(state["engine"])
+        self.distinct.load_state_dict(state["distinct"])

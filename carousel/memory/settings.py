@@ -1,0 +1,151 @@
+"""The arguments of a `Carousel`, checked before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from carousel.errors import BadInputError
+from carousel.memory import seeds
+from carousel.memory.admission import Admission, make_admission
+from carousel.memory.core import Core
+from carousel.memory.gate import Gate, make_gate, parse_ratio
+from carousel.memory.pressure import PressureWatch
+from carousel.memory.replacement import Replacement, make_replacement
+from carousel.memory.schema import Schema
+from carousel.memory.sizes import parse_memory_size, plan_memory
+from carousel.memory.slab import Slab
+from carousel.memory.swap import SwapEngine
+from carousel.storage.budget import BudgetLike, parse_budget
+from carousel.storage.tier import Durability, StorageTier
+
+__all__ = ["Settings", "open_storage"]
+
+_STREAMS = ("gate", "draw", "sample")
+_SWAPS_PER_STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a carousel was set up, and its random generators.
+
+    Args:
+        memory_size: slots, or bytes as text.
+        ratio: the exact swap ratio.
+        gate: picks rows that leave.
+        admission: gives slots to samples.
+        replacement: draws what comes in.
+        sync: swap inline.
+        publish_every: steps between publications, None to choose by size.
+        swap: False when nothing is ever swapped.
+        watch: the machine's memory, None when it is not watched.
+        rngs: a generator each for ``gate``, ``draw`` and ``sample``.
+        seed: what they came from.
+    """
+
+    memory_size: int | str
+    ratio: Fraction
+    gate: Gate
+    admission: Admission
+    replacement: Replacement
+    sync: bool
+    publish_every: int | None
+    swap: bool
+    watch: PressureWatch | None
+    rngs: dict[str, np.random.Generator]
+    seed: int
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        memory_size: int | str,
+        swap_ratio: float | str,
+        gate: str | Gate,
+        admission: str | Admission,
+        replacement: str | Replacement,
+        sync: bool,
+        seed: int | None,
+        publish_every: int | None,
+        pressure: bool,
+        swap: bool,
+    ) -> Settings:
+        """Settings from what a user wrote.
+
+        Raises:
+            BadInputError: a value cannot be used.
+        """
+        parse_memory_size(memory_size)
+        if publish_every is not None and publish_every < 1:
+            raise BadInputError(f"publish_every is {publish_every}", fix="give 1 or more")
+        if pressure and sync:
+            raise BadInputError(
+                "pressure is on in sync mode, which could not repeat",
+                fix="leave out one of the two",
+            )
+        ratio = parse_ratio(swap_ratio)
+        seed = seeds.fresh_seed() if seed is None else seed
+        return cls(
+            memory_size=memory_size,
+            ratio=ratio,
+            gate=make_gate(gate, ratio),
+            admission=make_admission(admission, seeds.generator(seed, "admission")),
+            replacement=make_replacement(replacement),
+            sync=sync,
+            publish_every=publish_every,
+            swap=swap and ratio > 0,
+            watch=PressureWatch() if pressure else None,
+            rngs={name: seeds.generator(seed, name) for name in _STREAMS},
+            seed=seed,
+        )
+
+    def build_core(self, schema: Schema, tier: StorageTier) -> Core:
+        """Slots and engine for samples of a schema.
+
+        Raises:
+            BadInputError: the memory size does not fit the schema or the machine.
+        """
+
+        def make_engine(slab: Slab) -> SwapEngine:
+            return SwapEngine(
+                slab,
+                tier,
+                self.replacement,
+                rng=self.rngs["draw"],
+                sync=self.sync,
+                publish_every=self.publish_every,
+            )
+
+        per_step = _SWAPS_PER_STEP if self.swap else 0
+        plan = plan_memory(self.memory_size, schema, swaps_per_step=per_step)
+        return Core(schema, plan, make_engine)
+
+
+def open_storage(
+    storage: str | Path | StorageTier,
+    *,
+    budget: BudgetLike,
+    durability: Durability,
+    sync: bool,
+    seed: int,
+) -> StorageTier:
+    """An LMDB tier at a path, or the tier itself.
+
+    Raises:
+        BadInputError: a budget is given with an open tier.
+        StorageError: the path cannot be opened.
+    """
+    if not isinstance(storage, StorageTier):
+        from carousel.storage import open_tier
+
+        return open_tier(
+            storage, budget=parse_budget(budget), durability=durability, sync=sync, seed=seed
+        )
+    if budget is not None:
+        raise BadInputError(
+            "storage_budget is given with an open tier", fix="give the budget to the tier"
+        )
+    return storage
