@@ -6,7 +6,6 @@ The layout of the folder::
       <label>/<id>.png     a sample with uint8 pixels: a PNG that any viewer shows
       <label>/<id>.jpg     a sample whose JPEG (or PNG) bytes were stored as they came
       <label>/<id>.rec     any other sample: the bytes of `carousel.storage.codec`
-      quarantine/<id>.*    what failed its checksum
       journal.jsonl        which samples are stored, meta values, the next id; one line a change
       carousel.json        identity and whether it was closed; owner.lock while it is open
 
@@ -143,8 +142,7 @@ class _Folder:
             self._folder / str(place.label) / f"{place.id}{suffix}"
             for place, suffix in zip(change.places, suffixes, strict=True)
         ]
-        old = [self._path(id_) for id_ in change.drop.tolist()]
-        aside = [(id_, self._path(id_)) for id_ in change.quarantine]
+        old = [self._path(id_) for id_ in [*change.drop.tolist(), *change.quarantine]]
         try:
             self._write(fresh, change.blobs)
             self._journal.append(change, suffixes)
@@ -152,13 +150,9 @@ class _Folder:
             self._files.remove([*fresh, *(path.with_name(path.name + ".tmp") for path in fresh)])
             raise
         self._size += sum(len(blob) for blob in change.blobs)
-        ids = {*change.drop.tolist(), *(place.id for place in change.places)}
-        self._discard([path for path in old if path], ids)
-        for _, path in aside:
-            if path and path.exists():
-                self._size -= path.stat().st_size
-                (self._folder / _ASIDE).mkdir(exist_ok=True)
-                path.replace(self._folder / _ASIDE / path.name)
+        gone = [path for path in old if path]
+        self._size -= sum(path.stat().st_size for path in gone if path.exists())
+        self._files.remove(gone)
 
     def read(self, ids: Sequence[int]) -> list[Read]:
         paths = [self._path(id_) for id_ in ids]
@@ -194,12 +188,6 @@ class _Folder:
             for folder in {*folders, self._folder} if folders else ():
                 sync_folder(folder)
 
-    def _discard(self, paths: Sequence[Path], ids: set[int]) -> None:
-        self._size -= sum(path.stat().st_size for path in paths if path.exists())
-        aside = self._folder / _ASIDE
-        set_aside = [p for p in aside.glob("*") if p.stem.isdigit() and int(p.stem) in ids]
-        self._files.remove([*paths, *set_aside])
-
     def _sweep(self) -> None:
         """Remove what a killed owner wrote but never entered in the journal."""
         for path in list(self._unknown()):
@@ -234,7 +222,6 @@ class _Claim:
             self._owner.release()
 
 
-_ASIDE = "quarantine"
 _claims: set[Path] = set()
 _claims_lock = threading.Lock()
 

@@ -129,11 +129,8 @@ class Journal:
             self._sizes.pop(id_, None)
             state.quarantined.pop(id_, None)
         for id_, reason in entry.get("aside", ()):
-            place = self._sizes.pop(id_, None)
-            if place is not None:
-                state.quarantined[id_] = place[0], reason
-        for id_, label, task, reason in entry.get("was_aside", ()):
-            state.quarantined[id_] = Place(id_, label, task), reason
+            self._sizes.pop(id_, None)
+            state.quarantined[id_] = reason
         for id_, label, task, length, suffix in entry.get("put", ()):
             self._sizes[id_] = Place(id_, label, task), length, suffix
             state.quarantined.pop(id_, None)
@@ -164,10 +161,7 @@ class Journal:
             "format": _FORMAT,
             "next": state.next_id,
             "meta": _encoded(state.meta),
-            "was_aside": [
-                [place.id, place.label, place.task, reason]
-                for place, reason in state.quarantined.values()
-            ],
+            "aside": list(state.quarantined.items()),
         }
         rows = [
             [place.id, place.label, place.task, length, suffix]

@@ -33,8 +33,8 @@ class Change:
     Args:
         places: of the records to store.
         blobs: what `Medium.pack` made of them.
-        drop: ids to remove for good, quarantined ones among them.
-        quarantine: ids to set aside, and why.
+        drop: ids to remove for good; a note about one in quarantine goes too.
+        quarantine: damaged ids, and what is wrong: the bytes go, the note stays.
         meta: small values to store.
         next_id: the new high-water mark, None when it stays.
     """
@@ -53,7 +53,7 @@ class Contents:
 
     places: list[Place] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    quarantined: dict[int, tuple[Place, str]] = field(default_factory=dict)
+    quarantined: dict[int, str] = field(default_factory=dict)
     meta: dict[str, bytes] = field(default_factory=dict)
     next_id: int = 0
 

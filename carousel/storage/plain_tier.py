@@ -32,11 +32,12 @@ from carousel.storage.medium import Change, Medium, Place, Read
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.table import Buffer
 from carousel.storage.tier import Durability, IndexEntries, ReadStatus, TierStats, VerifyReport
+from carousel.storage.tombstones import Tombstones
 
 __all__ = ["PlainTier"]
 
 _CHUNK = 64
-_RULE_KEY = "eviction"
+_RULE_KEY, _FORGOTTEN_KEY = "eviction", "forgotten"
 
 
 class PlainTier:
@@ -60,6 +61,7 @@ class PlainTier:
         self._lock = threading.RLock()
         self._stats = TierStats(budget_bytes=budget.max_bytes, budget_records=budget.max_records)
         self._closed = False
+        self._forgotten = Tombstones()
         self._load()
 
     @property
@@ -120,18 +122,19 @@ class PlainTier:
         """See `StorageTier.prefetch`; there is nothing to gain here."""
 
     def delete_many(self, ids: Ids) -> int:
-        """See `StorageTier.delete_many`; set-aside copies of these ids go too."""
+        """See `StorageTier.delete_many`; deleted ids stay out when they are presented again."""
         with self._lock:
             known = np.unique(ids)
             stored = known[self._index.contains(known)]
-            aside = np.array([i for i in known.tolist() if i in self._quarantined], np.int64)
-            if len(stored) + len(aside) == 0:
+            if len(stored) == 0 and self._quarantined.keys().isdisjoint(known.tolist()):
                 return 0
+            forgotten = self._forgotten.with_ids(known[known < self._next_id])
             labels = set(self._index.lookup(stored).labels.tolist())
-            self._commit(Change(drop=np.concatenate([stored, aside])))
+            self._commit(Change(drop=known, meta={_FORGOTTEN_KEY: forgotten.to_bytes()}))
+            self._forgotten = forgotten
             self._index.remove(stored)
-            for i in aside.tolist():
-                del self._quarantined[i]
+            for id_ in known.tolist():
+                self._quarantined.pop(id_, None)
             self._eviction.forget(labels - self._index.stored_counts().keys())
             return len(stored)
 
@@ -194,7 +197,7 @@ class PlainTier:
     def quarantined(self) -> dict[int, str]:
         """See `StorageTier.quarantined`."""
         with self._lock:
-            return {i: reason for i, (_, reason) in self._quarantined.items()}
+            return dict(self._quarantined)
 
     def stats(self) -> TierStats:
         """See `StorageTier.stats`."""
@@ -231,6 +234,7 @@ class PlainTier:
         self._quarantined = contents.quarantined
         self._meta = contents.meta
         self._next_id = contents.next_id
+        self._forgotten = Tombstones.from_bytes(self._meta.get(_FORGOTTEN_KEY, b""))
         if _RULE_KEY in self._meta:
             self._eviction.load_state_dict(json.loads(self._meta[_RULE_KEY]))
 
@@ -267,7 +271,10 @@ class PlainTier:
             changed |= set(ids[intact].tolist())
         # A stored copy that proved damaged just now was set aside: the new one takes its place.
         rows = np.sort(first)
-        return rows[~self._index.contains(batch.ids[rows])], sorted(changed)
+        rows = rows[~self._index.contains(batch.ids[rows])]
+        forgotten = self._forgotten.contains(batch.ids[rows])
+        self._stats.rejected += int(np.count_nonzero(forgotten))
+        return rows[~forgotten], sorted(changed)
 
     def _store(self, batch: RecordBatch, rows: Ids, blobs: list[Buffer]) -> bool:
         """Let the rule decide and commit what it says; returns whether the tier is full."""
@@ -336,14 +343,11 @@ class PlainTier:
         with self._lock:
             ids = np.array(sorted(damaged), np.int64)
             ids = ids[self._index.contains(ids)]
-            found = self._index.lookup(ids)
             self._index.remove(ids)
             self._stats.corrupt += len(ids)
-            for id_, label, task in zip(
-                ids.tolist(), found.labels.tolist(), found.tasks.tolist(), strict=True
-            ):
-                self._quarantined[id_] = Place(id_, label, task), damaged[id_]
-            self._commit(Change(quarantine={i: damaged[i] for i in ids.tolist()}))
+            why = {id_: damaged[id_] for id_ in ids.tolist()}
+            self._quarantined.update(why)
+            self._commit(Change(quarantine=why))
             return set(ids.tolist())
 
 

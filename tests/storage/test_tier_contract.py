@@ -187,8 +187,19 @@ def test_deleting_counts_what_was_there(make):
     assert tier.delete_many(as_array([0, 2, 3, 77, 2])) == 3
     assert tier.class_counts() == {0: 1, 2: 2}
     assert tier.get_many(as_array([0, 1]))[0] is None
-    put(tier, [2], labels=9)
-    assert tier.ids_of(9).tolist() == [2]
+
+
+def test_what_was_deleted_stays_out_when_it_is_presented_again(make, kind):
+    tier = make()
+    put(tier, range(6))
+    tier.delete_many(as_array([2, 3]))
+    put(tier, range(8))
+    assert tier.entries().ids.tolist() == [0, 1, 4, 5, 6, 7]
+    if kind != "memory":
+        tier.close()
+        tier = make()
+        put(tier, [2, 9])
+        assert tier.entries().ids.tolist() == [0, 1, 4, 5, 6, 7, 9]
 
 
 def test_hidden_records_come_back_when_presented_again(make):
