@@ -43,10 +43,10 @@ def load(path: Path, resize: int | None = None, progress: Progress | None = None
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     train = _images(path / "train" if divided else path)
     test = _images(path / "test") if divided else []
-    side, mode = _common_form([file for file, _ in (*train, *test)], resize)
-    total = len(train) + len(test)
-    x = _decode(train, side, mode, progress, 0, total)
-    x_test = _decode(test, side, mode, progress, len(train), total)
+    size, mode = _common_form([file for file, _ in (*train, *test)], resize)
+    counted = range(len(train) + len(test))
+    x = _decode(train, size, mode, progress, counted)
+    x_test = _decode(test, size, mode, progress, counted[len(train) :])
     return ArrayDataset.of(
         x,
         [label for _, label in train],
@@ -106,12 +106,7 @@ def _header(file: Path) -> tuple[tuple[int, int], str]:
 
 
 def _decode(
-    files: Labelled,
-    size: tuple[int, int],
-    mode: str,
-    progress: Progress | None,
-    done: int,
-    total: int,
+    files: Labelled, size: tuple[int, int], mode: str, progress: Progress | None, counted: range
 ) -> NDArray[np.uint8]:
     width, height = size
     x = np.empty((len(files), 1 if mode == "L" else 3, height, width), np.uint8)
@@ -125,7 +120,7 @@ def _decode(
             pixels = pixels.resize(size, Image.Resampling.BILINEAR)
         x[row] = np.asarray(pixels).reshape(height, width, -1).transpose(2, 0, 1)
         if progress is not None:
-            progress(done + row + 1, total)
+            progress(counted[row] + 1, counted.stop)
     return x
 
 

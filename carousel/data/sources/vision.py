@@ -19,8 +19,13 @@ __all__ = ["SOURCES"]
 
 @dataclass(frozen=True)
 class _Set:
-    """A data set of torchvision: its class and the files it wants below the data root."""
+    """A data set of torchvision: facts, its class, and the files it wants below the data root."""
 
+    name: str
+    n_classes: int
+    shape: tuple[int, ...]
+    samples: int
+    experiences: int
     kind: str
     folder: str
     files: tuple[str, ...]
@@ -30,6 +35,11 @@ class _Set:
 
 
 _MNIST = _Set(
+    name="split-mnist",
+    n_classes=10,
+    shape=(1, 28, 28),
+    samples=70000,
+    experiences=5,
     kind="MNIST",
     folder="MNIST/raw",
     files=tuple(
@@ -42,6 +52,11 @@ _MNIST = _Set(
     citation="LeCun, Bottou, Bengio and Haffner, Gradient-based learning, 1998",
 )
 _CIFAR10 = _Set(
+    name="split-cifar10",
+    n_classes=10,
+    shape=(3, 32, 32),
+    samples=60000,
+    experiences=5,
     kind="CIFAR10",
     folder="cifar-10-batches-py",
     files=(*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"),
@@ -50,6 +65,11 @@ _CIFAR10 = _Set(
     citation="Krizhevsky, Learning multiple layers of features from tiny images, 2009",
 )
 _CIFAR100 = _Set(
+    name="split-cifar100",
+    n_classes=100,
+    shape=(3, 32, 32),
+    samples=60000,
+    experiences=10,
     kind="CIFAR100",
     folder="cifar-100-python",
     files=("train", "test", "meta"),
@@ -59,7 +79,7 @@ _CIFAR100 = _Set(
 )
 
 
-def _load(wanted: _Set, name: str, options: LoadOptions) -> ArrayDataset:
+def _load(wanted: _Set, options: LoadOptions) -> ArrayDataset:
     from torchvision import datasets
 
     root = options.root or data_root()
@@ -69,7 +89,7 @@ def _load(wanted: _Set, name: str, options: LoadOptions) -> ArrayDataset:
         test = kind(str(root), train=False, download=options.download)
     except (RuntimeError, OSError, ValueError, EOFError) as error:
         raise DatasetMissingError(
-            f"the files of {name} in {root / wanted.folder} cannot be read ({error})",
+            f"the files of {wanted.name} in {root / wanted.folder} cannot be read ({error})",
             fix=_how_to_get(wanted, root),
         ) from error
     return ArrayDataset.of(
@@ -78,7 +98,7 @@ def _load(wanted: _Set, name: str, options: LoadOptions) -> ArrayDataset:
         x_test=np.asarray(test.data),
         y_test=np.asarray(test.targets),
         class_names=[str(label) for label in train.classes],
-        name=name,
+        name=wanted.name,
         meta={"license": wanted.license, "citation": wanted.citation},
     )
 
@@ -97,24 +117,18 @@ def _how_to_get(wanted: _Set, root: Path) -> str:
     )
 
 
-def _source(
-    name: str, wanted: _Set, n_classes: int, shape: tuple[int, ...], samples: int, experiences: int
-) -> Source:
+def _source(wanted: _Set) -> Source:
     return Source(
-        name=name,
-        n_classes=n_classes,
-        shape=shape,
-        samples=samples,
-        experiences=experiences,
+        name=wanted.name,
+        n_classes=wanted.n_classes,
+        shape=wanted.shape,
+        samples=wanted.samples,
+        experiences=wanted.experiences,
         license=wanted.license,
         citation=wanted.citation,
         missing=partial(_missing, wanted),
-        load=partial(_load, wanted, name),
+        load=partial(_load, wanted),
     )
 
 
-SOURCES = (
-    _source("split-mnist", _MNIST, 10, (1, 28, 28), 70000, 5),
-    _source("split-cifar10", _CIFAR10, 10, (3, 32, 32), 60000, 5),
-    _source("split-cifar100", _CIFAR100, 100, (3, 32, 32), 60000, 10),
-)
+SOURCES = tuple(_source(wanted) for wanted in (_MNIST, _CIFAR10, _CIFAR100))
