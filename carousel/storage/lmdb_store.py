@@ -29,7 +29,7 @@ from carousel.storage.put import Put, pieces
 from carousel.storage.reader import Destination, big_endian_keys
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.scan import find_offsets, scan_into
-from carousel.storage.tier import Durability, ReadStatus, TierStats, VerifyReport
+from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
 from carousel.storage.writer import GroupWriter, WriterLimits
 
 __all__ = ["LMDBStore", "StoreOptions"]
@@ -187,7 +187,7 @@ class LMDBStore:
         self._writer.flush(timeout)
         self.ledger.settle()
 
-    def verify(self) -> VerifyReport:
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Read every record, then walk the pages of the file while nothing writes."""
         self._check_open()
         entries = self.index.entries()
@@ -196,6 +196,8 @@ class LMDBStore:
         for start in range(0, len(entries), _GROUP_RECORDS):
             part = slice(start, start + _GROUP_RECORDS)
             self._verify_part(entries.ids[part], entries.labels[part], report)
+            if progress is not None:
+                progress(min(start + _GROUP_RECORDS, len(entries)), len(entries))
         report.corrupt = {
             id_: why for id_, why in self.ledger.quarantined.items() if id_ not in before
         }

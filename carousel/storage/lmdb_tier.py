@@ -13,6 +13,7 @@ import numpy.typing as npt
 from carousel.errors import BadInputError, StorageClosedError, StorageLockedError
 from carousel.storage.budget import BudgetLike, parse_budget
 from carousel.storage.columns import Ids
+from carousel.storage.creation import META
 from carousel.storage.eviction import Eviction
 from carousel.storage.lmdb_store import LMDBStore, StoreOptions
 from carousel.storage.record import Record, RecordBatch
@@ -21,6 +22,7 @@ from carousel.storage.tier import (
     DURABILITIES,
     Durability,
     IndexEntries,
+    Progress,
     TierStats,
     VerifyReport,
     as_ids,
@@ -173,13 +175,20 @@ class LMDBTier:
         """See `StorageTier.put_meta`."""
         self._writable.put_meta({_meta_key(key): value for key, value in items.items()})
 
+    def meta_keys(self) -> list[str]:
+        """See `StorageTier.meta_keys`."""
+        env, start = self._store.env, _meta_key("")
+        with env.read() as txn:
+            keys = map(bytes, txn.cursor(env.databases[META]).iternext(values=False))
+            return [key[len(start) :].decode() for key in keys if key.startswith(start)]
+
     def flush(self, timeout: float | None = None) -> None:
         """See `StorageTier.flush`."""
         self._store.flush(timeout)
 
-    def verify(self) -> VerifyReport:
-        """See `StorageTier.verify`."""
-        return self._store.verify()
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
+        """See `StorageTier.verify`; then the file's own structure is checked."""
+        return self._store.verify(progress)
 
     def quarantined(self) -> dict[int, str]:
         """See `StorageTier.quarantined`."""

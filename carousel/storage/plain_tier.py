@@ -31,13 +31,20 @@ from carousel.storage.index import Index
 from carousel.storage.medium import Change, Medium, Place, Read
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.table import Buffer
-from carousel.storage.tier import Durability, IndexEntries, ReadStatus, TierStats, VerifyReport
+from carousel.storage.tier import (
+    Durability,
+    IndexEntries,
+    Progress,
+    ReadStatus,
+    TierStats,
+    VerifyReport,
+)
 from carousel.storage.tombstones import Tombstones
 
 __all__ = ["PlainTier"]
 
 _CHUNK = 64
-_RULE_KEY, _FORGOTTEN_KEY = "eviction", "forgotten"
+_RULE_KEY, _FORGOTTEN_KEY = "_eviction", "_forgotten"
 
 
 class PlainTier:
@@ -126,9 +133,10 @@ class PlainTier:
         with self._lock:
             known = np.unique(ids)
             stored = known[self._index.contains(known)]
-            if len(stored) == 0 and self._quarantined.keys().isdisjoint(known.tolist()):
+            given = known[known < self._next_id]
+            if len(stored) == 0 and self._forgotten.contains(given).all():
                 return 0
-            forgotten = self._forgotten.with_ids(known[known < self._next_id])
+            forgotten = self._forgotten.with_ids(given)
             labels = set(self._index.lookup(stored).labels.tolist())
             self._commit(Change(drop=known, meta={_FORGOTTEN_KEY: forgotten.to_bytes()}))
             self._forgotten = forgotten
@@ -179,18 +187,25 @@ class PlainTier:
         with self._lock:
             self._commit(Change(meta=dict(items)))
 
+    def meta_keys(self) -> list[str]:
+        """See `StorageTier.meta_keys`."""
+        with self._lock:
+            return [key for key in self._meta if key not in (_RULE_KEY, _FORGOTTEN_KEY)]
+
     def flush(self, timeout: float | None = None) -> None:  # noqa: ARG002
         """See `StorageTier.flush`; nothing is ever queued."""
         self._check_open()
 
-    def verify(self) -> VerifyReport:
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
         """See `StorageTier.verify`."""
         ids = self._index.entries().ids
         report = VerifyReport(checked=len(ids), problems=self._medium.problems())
         before = self.quarantined()
-        for found in self._records(ids):
+        for done, found in enumerate(self._records(ids), start=1):
             if found is ReadStatus.IO_ERROR:
-                report.problems.append("a record could not be read for an I/O error")
+                report.problems.append(f"record {ids[done - 1]} could not be read")
+            if progress is not None and (done % _CHUNK == 0 or done == len(ids)):
+                progress(done, len(ids))
         report.corrupt = {i: why for i, why in self.quarantined().items() if i not in before}
         return report
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from carousel.errors import BadInputError, CarouselError
 from carousel.storage.lmdb_store import LMDBStore, StoreOptions
 
-__all__ = ["acquire", "release"]
+__all__ = ["acquire", "is_open", "release"]
 
 logger = logging.getLogger("carousel.storage")
 
@@ -57,6 +57,12 @@ def acquire(path: Path, options: StoreOptions, *, agree: bool) -> LMDBStore:
             _refuse_other_options(shared.store, options)
         shared.users += 1
         return shared.store
+
+
+def is_open(path: Path) -> bool:
+    """Whether a tier of this process has the folder open."""
+    with _registry.lock:
+        return path.exists() and _folder(path) in _registry.stores
 
 
 def release(store: LMDBStore) -> None:

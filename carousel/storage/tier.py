@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
@@ -16,6 +16,7 @@ __all__ = [
     "DURABILITIES",
     "Durability",
     "IndexEntries",
+    "Progress",
     "ReadStatus",
     "StorageTier",
     "TierStats",
@@ -26,6 +27,10 @@ Durability: TypeAlias = Literal["durable", "bounded", "process", "ephemeral"]
 DURABILITIES: tuple[Durability, ...] = ("durable", "bounded", "process", "ephemeral")
 """``durable`` survives power loss; ``bounded`` loses at most the last group to one; ``process``
 survives a kill but not power; ``ephemeral`` promises nothing after an unclean end."""
+
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called now and then with how many records are done, and how many there are."""
 
 
 class ReadStatus(IntEnum):
@@ -186,6 +191,10 @@ class StorageTier(Protocol):
         """Store small values in one commit, as durable as a record."""
         ...
 
+    def meta_keys(self) -> list[str]:
+        """The keys of all values that `put_meta` stored."""
+        ...
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all queued writes are committed; raises what the writer met since the last.
 
@@ -194,7 +203,7 @@ class StorageTier(Protocol):
         """
         ...
 
-    def verify(self) -> VerifyReport:
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Read every record and check every byte; corrupt ones are set aside."""
         ...
 

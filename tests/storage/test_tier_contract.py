@@ -269,6 +269,9 @@ def test_meta_is_kept(make):
     tier.put_meta({"runs": b"{1}"})
     assert tier.get_meta("schema") == b"\x00\xff"
     assert tier.get_meta("runs") == b"{1}"
+    put(tier, range(3))
+    tier.delete_many(as_array([1]))
+    assert sorted(tier.meta_keys()) == ["runs", "schema"]
 
 
 def test_arrays_that_do_not_fit_the_layout_change_nothing(make):
@@ -284,9 +287,12 @@ def test_arrays_that_do_not_fit_the_layout_change_nothing(make):
 def test_an_intact_store_verifies(make):
     tier = make()
     put(tier, range(130))
-    report = tier.verify()
+    seen = []
+    report = tier.verify(lambda done, total: seen.append((done, total)))
     assert report.ok
     assert report.checked == 130
+    assert seen[-1] == (130, 130)
+    assert seen == sorted(seen)
     assert tier.quarantined() == {}
 
 
