@@ -8,6 +8,7 @@ import typer
 
 import carousel
 from carousel.cli.failures import CarouselGroup
+from carousel.cli.train import train
 
 __all__ = ["app"]
 
@@ -31,3 +32,6 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+app.command("train")(train)

@@ -80,18 +80,20 @@ class TrainConfig(BaseModel):
     )
     no_swap: bool = Field(False, description="Save samples but never swap: plain replay.")
     sync: bool = Field(False, description="Swap inside the step: repeatable bit for bit, slower.")
-    admission: str = Field(
-        "class-balanced", description="Who gets RAM: class-balanced, reservoir or ring."
+    admission: str | None = _derived(
+        "Who gets RAM: class-balanced, reservoir or ring.", "class-balanced"
     )
-    update: Literal["experience", "batch"] = Field(
-        "experience", description="Fill the memory at the end of an experience, or every batch."
+    update: Literal["experience", "batch"] | None = _derived(
+        "Fill the memory at the end of an experience, or every batch.", "experience"
     )
-    replay: Literal["concat", "mixed"] = Field(
-        "concat", description="Add replayed rows to each batch, or mix memory into the stream."
+    replay: Literal["concat", "mixed"] | None = _derived(
+        "Add replayed rows to each batch, or mix memory into the stream.", "concat"
     )
     batch_size_mem: int | None = _derived("Replayed samples a step.", "the batch size", ge=1)
     durability: Literal["durable", "bounded", "process", "ephemeral"] = Field(
-        "bounded", description="What saved samples survive; see the storage guide."
+        "bounded",
+        description="What saved samples survive: durable (power loss), bounded (power loss but "
+        "for the last few), process (a kill) or ephemeral (nothing).",
     )
 
     model: str = Field("cnn", description="cnn, mlp, slim-resnet18, resnet32 or module:factory.")
@@ -103,7 +105,7 @@ class TrainConfig(BaseModel):
     weight_decay: float = Field(0.0, ge=0, description="Weight decay.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps.")
 
-    seed: int = Field(0, ge=0, description="Seed of everything but the class order.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
     class_order_seed: int | None = _derived("Seed of the class order.", "the seed", ge=0)
     checkpoint_every: int | None = Field(
         200, ge=1, description="Steps between checkpoints inside an experience; none: only between."

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -76,6 +77,13 @@ class RunFolder:
             raise BadInputError(
                 f"run folder {self.path} cannot be made ({reason})", fix="give another --out"
             ) from None
+
+    def identity(self) -> str:
+        """What a storage calls this run: stays the same when the folder is moved."""
+        file = self.checkpoints / "run.txt"
+        if not file.is_file():
+            write_atomically(file, uuid.uuid4().hex)
+        return file.read_text("utf-8")
 
     def clear(self) -> None:
         """Remove the files that a run writes, and nothing else; storage is left alone."""

@@ -1,0 +1,220 @@
+"""From settings to what is trained: every value is checked here, before anything is written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import Module
+from torch.optim import SGD, AdamW, Optimizer
+
+from carousel.data import Stream, load_stream
+from carousel.errors import BadInputError, SchemaMismatchError
+from carousel.memory.schema import META_KEY, Schema
+from carousel.memory.sizes import plan_memory
+from carousel.models import make_model
+from carousel.runs.config import TrainConfig
+from carousel.runs.loggers import check_loggers
+from carousel.storage import MemoryTier, StorageTier, open_tier, parse_budget
+from carousel.storage.creation import DATA
+from carousel.strategies.registry import make_strategy, strategy_info
+
+__all__ = ["METHOD_FLAGS", "Ingredients", "build_strategy", "gather_ingredients", "pick_device"]
+
+METHOD_FLAGS = ("admission", "update", "replay", "batch_size_mem")
+"""Settings with a flag of their own that are options of the strategy."""
+
+SLOTS_A_CLASS = 2
+"""Default size of the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """What a run is made of; all of it usable together.
+
+    Args:
+        config: settings with every default that depends on others filled in.
+        stream: to learn.
+        model: untrained, on `device`.
+        optimizer: over the model's parameters.
+        device: that trains.
+        options: of the strategy.
+        has_memory: the strategy keeps samples.
+    """
+
+    config: TrainConfig
+    stream: Stream
+    model: Module
+    optimizer: Optimizer
+    device: torch.device
+    options: Mapping[str, Any]
+    has_memory: bool
+
+
+def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
+    """Load the stream and make the model; refuse what cannot work.
+
+    Args:
+        config: settings as the user gave them.
+        storage: folder of the samples; only looked into.
+
+    Raises:
+        BadInputError: names the value and the fix; nothing was written but the data cache.
+    """
+    check_loggers(config.logger)
+    info = strategy_info(config.strategy)
+    options = _options(config, info.options)
+    device = pick_device(config.device)
+    order_seed = config.seed if config.class_order_seed is None else config.class_order_seed
+    stream = load_stream(
+        config.benchmark,
+        experiences=config.experiences,
+        scenario=config.scenario,
+        seed=order_seed,
+        root=config.data_root,
+        limit=config.limit,
+    )
+    size = SLOTS_A_CLASS * stream.n_classes if config.memory_size is None else config.memory_size
+    if info.has_memory:
+        schema = Schema.of({"x": stream.train[0].x[:1]})
+        plan_memory(size, schema)
+        _check_stored_schema(storage, schema)
+    _seed_everything(config, device)
+    model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)
+    model.to(device)
+    resolved = config.model_copy(
+        update={
+            "experiences": len(stream.train),
+            "memory_size": size,
+            "class_order_seed": order_seed,
+            **{name: options[name] for name in METHOD_FLAGS if name in options},
+            "options": {k: v for k, v in options.items() if k not in METHOD_FLAGS},
+        }
+    )
+    optimizer = _optimizer(config, model)
+    parts = Ingredients(resolved, stream, model, optimizer, device, options, info.has_memory)
+    _rehearse(parts)
+    return parts
+
+
+def build_strategy(
+    parts: Ingredients, storage: Path | StorageTier, *, run: str, plugins: Sequence[Any] = ()
+) -> Any:
+    """The Avalanche strategy; opens the storage.
+
+    Args:
+        parts: what it is made from.
+        storage: folder of the samples, or an open tier.
+        run: name under which the storage remembers the ids of this run.
+        plugins: called after the memory.
+    """
+    config = parts.config
+    return make_strategy(
+        config.strategy,
+        parts.options,
+        model=parts.model,
+        optimizer=parts.optimizer,
+        storage=storage,
+        memory_size=config.memory_size,
+        swap_ratio=config.swap_ratio,
+        gate=config.gate,
+        swap=not config.no_swap,
+        durability=config.durability,
+        storage_budget=config.storage_budget,
+        sync=config.sync,
+        seed=config.seed,
+        run=run,
+        train_mb_size=config.batch_size,
+        train_epochs=config.epochs,
+        device=parts.device,
+        plugins=plugins,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this name; ``auto`` is the best there is.
+
+    Raises:
+        BadInputError: torch knows no such device, or it is not in this machine.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInputError(
+            f"device is {name!r}", fix="use auto, cpu, cuda, cuda:1 or mps"
+        ) from None
+    count = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }.get(device.type, 0)
+    if (device.index or 0) >= count:
+        there = f"this machine has {count}" if count else "this machine has none"
+        raise BadInputError(f"device is {name!r} and {there}", fix="use auto or cpu")
+    return device
+
+
+def _options(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the strategy: its defaults, its flags, then ``strategy.*`` keys."""
+    given = {name: getattr(config, name) for name in METHOD_FLAGS}
+    options = {**defaults, **{name: value for name, value in given.items() if value is not None}}
+    for name, value in config.options.items():
+        if given.get(name) not in (None, value):
+            raise BadInputError(
+                f"strategy.{name} is {value!r} and {name} is {given[name]!r}",
+                fix="give one of the two",
+            )
+        options[name] = value
+    return options
+
+
+def _rehearse(parts: Ingredients) -> None:
+    """Build the strategy once on a storage in RAM: it refuses what it cannot use."""
+    parse_budget(parts.config.storage_budget)
+    config = parts.config.model_copy(update={"storage_budget": None})
+    with MemoryTier() as tier:
+        strategy = build_strategy(replace(parts, config=config), tier, run="rehearsal")
+        if strategy.memory is not None:
+            strategy.memory.close()
+
+
+def _check_stored_schema(storage: Path, schema: Schema) -> None:
+    if not (storage / DATA).is_file():
+        return
+    tier = open_tier(storage, readonly=True)
+    try:
+        stored = tier.get_meta(META_KEY)
+    finally:
+        tier.close()
+    if stored is not None and Schema.from_json(stored) != schema:
+        raise SchemaMismatchError(
+            f"--storage {storage} holds samples with {Schema.from_json(stored)} and the "
+            f"benchmark has {schema}",
+            fix="give --fresh or another --storage",
+        )
+
+
+def _optimizer(config: TrainConfig, model: Module) -> Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if config.optimizer == "sgd":
+        return SGD(
+            parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+    return AdamW(parameters, config.lr, weight_decay=config.weight_decay)
+
+
+def _seed_everything(config: TrainConfig, device: torch.device) -> None:
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)  # noqa: NPY002 - what a user's own model may draw from
+    torch.manual_seed(config.seed)
+    if config.sync and device.type == "cuda":
+        torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,0 +1,97 @@
+"""What a run leaves behind: its summary and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from carousel.memory.stats import CarouselStats
+from carousel.report import metrics
+from carousel.report.metrics import Matrix
+from carousel.report.page import render_page
+from carousel.report.plots import save_plots
+from carousel.runs.config import TrainConfig
+from carousel.runs.folder import RunFolder, write_atomically
+from carousel.runs.totals import Totals
+
+__all__ = ["problems_of", "summarize", "write_report"]
+
+
+def summarize(
+    config: TrainConfig,
+    *,
+    matrix: Matrix,
+    untrained: Matrix,
+    counts: npt.NDArray[np.int64],
+    stats: Mapping[str, Any],
+    totals: Totals,
+    problems: list[str],
+) -> dict[str, Any]:
+    """The content of ``summary.json``.
+
+    Args:
+        config: resolved settings.
+        matrix: (T, T) accuracies in 0..1.
+        untrained: (T,) accuracies before training.
+        counts: (T,) test samples.
+        stats: swaps and bytes, see `carousel_sample`.
+        totals: seconds, steps, samples.
+        problems: what went wrong without stopping the run.
+    """
+    known = np.isfinite(untrained).all()
+    scores = metrics.score(matrix, counts, untrained if known else None)
+    return {
+        "strategy": config.strategy,
+        "benchmark": config.benchmark,
+        "seed": config.seed,
+        "average_accuracy": scores.average_accuracy,
+        "final_accuracy": scores.final_accuracy,
+        "average_incremental_accuracy": scores.average_incremental_accuracy,
+        "forgetting": scores.forgetting,
+        "bwt": scores.bwt,
+        "fwt": scores.fwt,
+        "accuracy_matrix": matrix.tolist(),
+        "test_samples": counts.tolist(),
+        **stats,
+        "iterations": totals.iterations,
+        "seconds": totals.seconds,
+        "samples_per_second": totals.samples_per_second,
+        "times": dict(totals.times),
+        "problems": problems,
+    }
+
+
+def problems_of(stats: CarouselStats | None, error: Exception | None) -> list[str]:
+    """What a user should know although the run ended well, a sentence each."""
+    problems = [] if error is None else [f"the memory reported {type(error).__name__}: {error}"]
+    if stats is None:
+        return problems
+    if stats.storage_full:
+        problems.append("storage was full: some samples were not saved")
+    if stats.ram_only:
+        problems.append("storage failed: training went on without swaps")
+    if stats.storage.corrupt:
+        problems.append(f"{stats.storage.corrupt} records were corrupt and set aside")
+    if stats.restore_losses:
+        problems.append(f"{stats.restore_losses} samples of the memory were lost in a resume")
+    return problems
+
+
+def write_report(folder: RunFolder, summary: Mapping[str, Any] | None = None) -> None:
+    """Draw the pictures and write ``report.html`` from the files of the folder.
+
+    Args:
+        folder: of the run.
+        summary: to show when ``summary.json`` is not written yet.
+
+    Raises:
+        BadInputError: there is no run in the folder.
+    """
+    record = folder.record()
+    if summary is not None:
+        record.summary = summary
+    pictures = save_plots(record, folder.path)
+    write_atomically(folder.report_file, render_page(record, pictures))

@@ -1,0 +1,298 @@
+"""One training run from its first line to its report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from carousel.data import to_benchmark
+from carousel.errors import CarouselError, CheckpointError
+from carousel.report.metrics import Matrix
+from carousel.report.record import Sample
+from carousel.runs.build import Ingredients, build_strategy, gather_ingredients
+from carousel.runs.environment import describe_environment
+from carousel.runs.evaluate import accuracies, test_counts
+from carousel.runs.folder import MetricsLog
+from carousel.runs.interrupt import RunInterrupted, StopRequest, stop_on_signals
+from carousel.runs.launch import Launch
+from carousel.runs.loggers import flatten, open_loggers
+from carousel.runs.observer import Marker, Observer, carousel_sample
+from carousel.runs.outcome import problems_of, summarize, write_report
+from carousel.runs.progress import RunProgress
+from carousel.runs.totals import Totals
+from carousel.strategies.checkpoint import Position, RunCheckpoint
+
+__all__ = ["train"]
+
+_log = logging.getLogger("carousel.runs")
+
+
+def train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
+    """Start a run or go on with it, and return its summary.
+
+    Args:
+        launch: what `plan_launch` decided; action ``"start"`` or ``"resume"``.
+        progress: shows the run.
+
+    Returns:
+        The content of ``summary.json``.
+
+    Raises:
+        BadInputError: nothing was written.
+        RunInterrupted: a signal asked to stop; a checkpoint is written.
+        CarouselError: the run failed; ``log.txt`` has the details.
+    """
+    parts = gather_ingredients(launch.config, launch.storage)
+    launch.clear_the_way()
+    if launch.action == "start":
+        launch.folder.create(parts.config)
+    with _logging_to(launch.folder.log_file), stop_on_signals() as stop:
+        _log.info("%s %s in %s", launch.action, parts.config.strategy, launch.folder.path)
+        try:
+            with _Session(parts, launch, progress, stop) as session:
+                return session.run()
+        except RunInterrupted:
+            _log.info("interrupted")
+            raise
+        except Exception as error:
+            _log.exception("the run failed")
+            error.add_note(f"details in {launch.folder.log_file}")
+            raise
+
+
+class _Session:
+    """One process's share of a run."""
+
+    def __init__(
+        self, parts: Ingredients, launch: Launch, progress: RunProgress, stop: StopRequest
+    ) -> None:
+        self._parts = parts
+        self._folder = launch.folder
+        self._progress = progress
+        self._stop = stop
+        self._totals = Totals()
+        total = len(parts.stream.train)
+        self._matrix: Matrix = np.full((total, total), np.nan)
+        self._untrained: Matrix = np.full(total, np.nan)
+        self._benchmark = to_benchmark(parts.stream)
+        self._checkpoint = RunCheckpoint(
+            launch.folder.checkpoints, every=parts.config.checkpoint_every, stop=stop
+        )
+        self._strategy = self._build(launch.storage)
+        self._metrics = MetricsLog(launch.folder.metrics_file)
+        flat = parts.config.model_dump(mode="json")
+        self._loggers = open_loggers(parts.config.logger, launch.folder.path, flat)
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+        self._metrics.close()
+        for logger in self._loggers:
+            logger.close()
+        if self._strategy.memory is not None:
+            # An error of the worker was reported by `_finish`, or another one is on its way.
+            with suppress(CarouselError):
+                self._strategy.memory.close()
+
+    def run(self) -> dict[str, Any]:
+        """Learn what is left of the stream, and report."""
+        position = self._restore()
+        for number in range(position.experiences, len(self._matrix)):
+            self._learn(number, resumed=position.within and number == position.experiences)
+        return self._finish()
+
+    def _build(self, storage: Path) -> Any:
+        totals = self._totals
+        observer = Observer(
+            totals,
+            progress=self._progress,
+            log=self._record,
+            experiences=len(self._matrix),
+        )
+        before = Marker(
+            totals,
+            before_training_exp="load",
+            before_training_iteration="load",
+            after_forward="step",
+            after_training_iteration="step",
+            after_training_exp="step",
+        )
+        behind = Marker(
+            totals,
+            before_training_exp="save",
+            before_training_iteration="replay",
+            after_forward="swap",
+            after_training_iteration="swap",
+            after_training_exp="save",
+        )
+        after_checkpoint = Marker(
+            totals, after_training_iteration="save", after_training_exp="save"
+        )
+        strategy = build_strategy(
+            self._parts,
+            storage,
+            run=self._folder.identity(),
+            plugins=[behind, self._checkpoint, after_checkpoint],
+        )
+        strategy.plugins[:0] = [observer, before]
+        return strategy
+
+    def _restore(self) -> Position:
+        position = self._checkpoint.restore(self._strategy, list(self._benchmark.train_stream))
+        saved = self._folder.read_matrix()
+        if position is None:
+            position = self._begin()
+        else:
+            self._totals.load(self._checkpoint.extra)
+            self._go_on(position, saved)
+        self._checkpoint.extra = self._totals.state
+        self._folder.write_environment(
+            describe_environment(
+                seed=self._parts.config.seed,
+                device=str(self._parts.device),
+                threads=torch.get_num_threads(),
+            )
+        )
+        return position
+
+    def _begin(self) -> Position:
+        if self._strategy.memory is not None:
+            # Samples of a run that was killed before its first checkpoint, or of another run:
+            # they count as met only when they are presented again.
+            self._strategy.memory.carousel.tier.hide_from(0)
+        self._totals.restart()
+        self._untrained = self._test()
+        self._folder.write_matrix(self._matrix, self._untrained)
+        self._record({"event": "start", "iteration": 0, "seconds": self._totals.seconds})
+        return Position(0)
+
+    def _go_on(self, position: Position, saved: tuple[Matrix, Matrix] | None) -> None:
+        done = position.experiences
+        if saved is not None:
+            self._matrix[:done] = saved[0][:done]
+            self._untrained = saved[1]
+        resume = {
+            "event": "resume",
+            "iteration": self._totals.iterations,
+            "experiences": int(np.isfinite(self._matrix[:done]).all(axis=1).sum()),
+            "seconds": self._totals.seconds,
+        }
+        self._record(resume)
+        where = f", epoch {position.epoch + 1}" if position.within else ""
+        self._progress.note(
+            f"resuming at experience {min(done + 1, len(self._matrix))}/{len(self._matrix)}{where}"
+        )
+        missing = np.flatnonzero(np.isnan(self._matrix[:done]).any(axis=1))
+        if len(missing) == 1 and missing[0] == done - 1 and not position.within:
+            self._evaluate(done - 1)
+        elif len(missing):
+            raise CheckpointError(
+                f"{self._folder.matrix_file} lacks the rows of experiences that are done; "
+                "start again with --fresh"
+            )
+
+    def _learn(self, number: int, *, resumed: bool) -> None:
+        self._totals.restart()
+        if not resumed:
+            self._totals.begin_experience()
+        self._strategy.train(self._benchmark.train_stream[number])
+        self._evaluate(number)
+        self._stop.obey()
+
+    def _evaluate(self, number: int) -> None:
+        self._totals.restart()
+        self._matrix[number] = self._test()
+        self._folder.write_matrix(self._matrix, self._untrained)
+        counts = test_counts(self._parts.stream.test)[: number + 1]
+        accuracy = float(np.average(self._matrix[number, : number + 1], weights=counts))
+        times = self._totals.of_experience()
+        self._record(
+            {
+                "event": "experience",
+                "iteration": self._totals.iterations,
+                "experience": number,
+                "seconds": self._totals.seconds,
+                "accuracy_seen": accuracy,
+                "accuracies": self._matrix[number].tolist(),
+                "times": times,
+                **carousel_sample(self._strategy.memory),
+            }
+        )
+        self._progress.learned(number, len(self._matrix), accuracy, sum(times.values()))
+
+    def _test(self) -> Matrix:
+        row = accuracies(
+            self._strategy.model, self._parts.stream, self._parts.device, between=self._stop.obey
+        )
+        self._totals.lap("evaluate")
+        return row
+
+    def _record(self, sample: Sample) -> None:
+        self._metrics.write(sample)
+        for logger in self._loggers:
+            logger.log(str(sample["event"]), flatten(sample), self._totals.iterations)
+
+    def _finish(self) -> dict[str, Any]:
+        memory = self._strategy.memory
+        problem = _flush(memory)
+        stats = None if memory is None else memory.carousel.stats()
+        summary = summarize(
+            self._parts.config,
+            matrix=self._matrix,
+            untrained=self._untrained,
+            counts=test_counts(self._parts.stream.test),
+            stats=carousel_sample(memory),
+            totals=self._totals,
+            problems=problems_of(stats, problem),
+        )
+        self._progress.close()
+        _save_model(self._strategy.model, self._folder.model_file)
+        write_report(self._folder, summary)
+        self._folder.write_summary(summary)
+        for text in summary["problems"]:
+            self._progress.note(f"warning: {text}")
+        if problem is not None:
+            raise problem
+        return summary
+
+
+def _flush(memory: Any) -> CarouselError | None:
+    """Commit what is queued; an error that training survived must not cost its result."""
+    if memory is None:
+        return None
+    try:
+        memory.carousel.flush()
+    except CarouselError as error:
+        _log.exception("the memory reports an error")
+        return error
+    return None
+
+
+def _save_model(model: torch.nn.Module, path: Path) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    torch.save({name: value.cpu() for name, value in model.state_dict().items()}, temporary)
+    temporary.replace(path)
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("carousel")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
