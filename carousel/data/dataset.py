@@ -30,7 +30,7 @@ class ArrayDataset:
     Build it with `ArrayDataset.of`, which checks and converts; the constructor trusts its caller.
 
     Attributes:
-        x: (n, *shape) uint8 or float32; images are (n, C, H, W).
+        x: (n, C, H, W) uint8 or float32.
         y: (n,) int64 in 0..len(class_names) - 1.
         class_names: the name of each label.
         group: (n,) int64 or None; samples of one group (a font, a person) are never split
@@ -70,8 +70,9 @@ class ArrayDataset:
         """Check arrays (numpy, torch or lists) and bring them into the form of this class.
 
         Args:
-            x: (n, H, W), (n, C, H, W), (n, H, W, C) or (n, D); uint8, other integers within
-                0..255, or floats (kept as float32, used as they are).
+            x: (n, H, W), (n, C, H, W), (n, H, W, C), or vectors (n, D), which become D channels
+                of one pixel; uint8, other integers within 0..255, or floats (kept as float32,
+                used as they are).
             y: (n,) labels: non-negative integers that need not start at 0, or strings.
             group: (n,) integers or strings; samples of one group stay together.
             x_test: samples of a test set of its own; the shape is that of `x`.
@@ -123,7 +124,7 @@ class ArrayDataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
+        """The shape of one sample, (C, H, W)."""
         return tuple(int(size) for size in self.x.shape[1:])
 
     def __len__(self) -> int:
@@ -131,7 +132,7 @@ class ArrayDataset:
 
 
 def pixel_array(x: ArrayLike, layout: Layout, name: str) -> NDArray[Any]:
-    """Bring samples to (n, *shape) uint8 or finite float32, channels first.
+    """Bring samples to (n, C, H, W) uint8 or finite float32.
 
     Args:
         x: what the caller has; a single sample counts as bad input.
@@ -190,7 +191,7 @@ def _channels_first(array: NDArray[Any], layout: Layout, name: str) -> NDArray[A
     if array.ndim == 3:
         return array[:, None]
     if array.ndim == 2:
-        return array
+        return array[:, :, None, None]
     if array.ndim != 4:
         raise BadInputError(f"{name} has shape {array.shape}", fix="give 2 to 4 axes")
     guessed_last = array.shape[1] not in (1, 3, 4) and array.shape[3] in (1, 3, 4)

@@ -26,7 +26,7 @@ class Pool:
     """Some rows of labelled arrays; the arrays are shared, not copied.
 
     Attributes:
-        x: (n, *shape) samples.
+        x: (n, C, H, W) samples.
         y: (n,) labels.
         group: (n,) groups, or None.
         rows: (k,) the rows that belong to the pool.

@@ -26,7 +26,7 @@ class Split:
     """The samples of one experience, for training or for testing.
 
     Attributes:
-        x: (n, *shape) raw samples as they are stored, uint8 or float32, images channels first.
+        x: (n, C, H, W) raw samples as they are stored, uint8 or float32.
         y: (n,) int64 labels, positions in `Stream.class_names`.
         task: number of the experience.
         classes: the labels that occur in the training samples of the experience, ascending.
@@ -52,7 +52,7 @@ class Stream:
         train: training samples of each experience.
         test: test samples of each experience, never seen in training.
         n_classes: number of classes over all experiences.
-        input_shape: shape of one sample, (C, H, W) for images.
+        input_shape: shape of one sample, (C, H, W).
         class_order: labels in the order of arrival (ascending in a domain-incremental stream).
         class_names: name of each label.
         transform: raw samples to model input, a batch at a time; see `ToModelInput`.

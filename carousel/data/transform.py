@@ -22,9 +22,8 @@ class ToModelInput:
     ``batched`` tells code that knows it to apply it once a batch instead of once a sample.
 
     Args:
-        mean: of each channel after scaling, or empty for no normalisation; one value serves
-            data of any shape.
-        std: of each channel after scaling.
+        mean: (C,) of each channel after scaling, or empty for no normalisation.
+        std: (C,) of each channel after scaling.
 
     Example:
         >>> ToModelInput()(torch.full((2, 1, 4, 4), 255, dtype=torch.uint8)).max().item()
@@ -38,26 +37,27 @@ class ToModelInput:
 
     @classmethod
     def normalizing(cls, x: Tensor) -> ToModelInput:
-        """The transform that gives `x`, (n, *shape), mean 0 and deviation 1 in each channel."""
+        """The transform that gives `x`, (n, C, H, W), mean 0 and deviation 1 in each channel."""
         plain = cls()
-        axes = (0, 2, 3) if x.ndim == 4 else tuple(range(x.ndim))
-        total, squares, count = torch.zeros(()), torch.zeros(()), 0
+        total = squares = torch.zeros(x.shape[1], dtype=torch.float64)
         for part in torch.split(x, _CHUNK):
             scaled = plain(part).double()
-            total = total + scaled.sum(axes)
-            squares = squares + scaled.square().sum(axes)
-            count += scaled.numel() // max(scaled.sum(axes).numel(), 1)
+            total = total + scaled.sum((0, 2, 3))
+            squares = squares + scaled.square().sum((0, 2, 3))
+        count = x.numel() // x.shape[1]
         mean = total / count
         std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
-        return cls(tuple(mean.reshape(-1).tolist()), tuple(std.reshape(-1).tolist()))
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Raw samples, (n, *shape) or (*shape), as float32 of the same shape."""
+        """Raw samples, (n, C, H, W) or (C, H, W), as float32 of the same shape."""
         scaled = x.to(torch.float32)
         if x.dtype == torch.uint8:
             scaled = scaled / 255
         if not self.mean:
             return scaled
-        shape = (-1, 1, 1) if len(self.mean) > 1 else (1,)
-        mean, std = (torch.tensor(v, device=x.device).reshape(shape) for v in (self.mean, self.std))
+        mean, std = (
+            torch.tensor(values, device=x.device).reshape(-1, 1, 1)
+            for values in (self.mean, self.std)
+        )
         return (scaled - mean) / std

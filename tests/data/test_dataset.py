@@ -37,7 +37,7 @@ def test_class_names_are_positions():
         ((5, 8, 9, 3), "auto", (3, 8, 9)),
         ((5, 3, 9, 3), "NHWC", (3, 3, 9)),
         ((5, 8, 9, 3), "NCHW", (8, 9, 3)),
-        ((5, 12), "auto", (12,)),
+        ((5, 12), "auto", (12, 1, 1)),
     ],
 )
 def test_axes(shape, layout, stored):

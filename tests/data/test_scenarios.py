@@ -16,7 +16,7 @@ def numbered(y, **fields):
 
 
 def numbers(splits):
-    return [int(value) for split in splits for value in split.x[:, 0]]
+    return [int(value) for split in splits for value in split.x[:, 0, 0, 0]]
 
 
 @settings(deadline=None, max_examples=60)

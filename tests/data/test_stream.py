@@ -50,9 +50,9 @@ def test_online_portions_hold_every_sample_once_and_know_their_bounds():
     x = np.arange(60, dtype=np.float32)[:, None].repeat(4, 1)
     stream = Stream.from_arrays(x, np.arange(60) % 6, experiences=3)
     parts = list(online(stream, 8))
-    values = torch.cat([part.split.x[:, 0] for part in parts])
+    values = torch.cat([part.split.x[:, 0, 0, 0] for part in parts])
     assert sorted(values.tolist()) == sorted(
-        v for split in stream.train for v in split.x[:, 0].tolist()
+        v for split in stream.train for v in split.x[:, 0, 0, 0].tolist()
     )
     for task in range(3):
         mine = [part for part in parts if part.split.task == task]

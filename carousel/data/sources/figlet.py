@@ -23,7 +23,7 @@ from carousel.data.source import LoadOptions, Progress, Source, package_present
 __all__ = ["SOURCE", "build", "font_names", "load"]
 
 _BUILDER = 1
-_REFERENCE = ""
+_REFERENCE = "8946b0d79d755830e455c9e753d73884df150559a20d75dff57719f145b7e3f2"
 _SIDE = 28
 _X_SCALE = 0.55
 """A character cell of a terminal is about half as wide as it is high."""

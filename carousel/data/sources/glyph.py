@@ -27,7 +27,7 @@ FONT_FOLDER = Path("/usr/share/fonts/truetype/aenigma")
 """Where Debian's fonts-aenigma puts its typefaces."""
 
 _BUILDER = 1
-_REFERENCE = ""
+_REFERENCE = "3a6219ae8e6ccf4c066a3be824f0122da476494c3c6aefd6f300e07dd000a515"
 _SIDE = 32
 _CANVAS = 64
 _CODES = range(33, 127)
@@ -41,7 +41,7 @@ Floats = NDArray[np.float32]
 
 
 def load(options: LoadOptions) -> ArrayDataset:
-    """Images (3, 32, 32) uint8 of 94 classes, one group a face, from the cache or built.
+    """40,270 images (3, 32, 32) uint8 of 94 classes in 463 groups, from the cache or built.
 
     Raises:
         BadInputError: no face in the folder could be used.
@@ -237,7 +237,7 @@ SOURCE = Source(
     name="glyph-94",
     n_classes=94,
     shape=(3, _SIDE, _SIDE),
-    samples=40253,
+    samples=40270,
     experiences=10,
     license=_LICENSE,
     citation=_CITATION,
