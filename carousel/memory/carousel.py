@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -238,16 +239,22 @@ class Carousel:
             )
         if self._core is None or not self._settings.swap or len(replay) == 0:
             return
-        rows = self._settings.gate(
-            GateBatch(
-                logits.detach(),
-                replay.labels,
-                self._settings.ratio,
-                self._settings.rngs["gate"],
-                losses,
-            )
+        settings = self._settings
+        batch = GateBatch(
+            logits.detach().clone(),
+            replay.labels,
+            settings.ratio,
+            settings.rngs["gate"],
+            None if losses is None else losses.detach().clone(),
         )
-        self._core.engine.request(replay.slots[rows], replay.generations[rows])
+        slots, generations, labels = replay.slots, replay.generations, replay.labels.numpy()
+        engine = self._core.engine
+        if settings.gate_is_ours:
+            pick = partial(settings.gate, batch)
+            engine.request(slots, generations, labels, pick, batch.quota)
+        else:
+            rows = settings.gate(batch)
+            engine.request(slots[rows], generations[rows], labels[rows])
 
     @timed
     def step(self) -> None:

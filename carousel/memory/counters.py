@@ -67,9 +67,9 @@ class Tally:
         """Count `count` requests that ended the same way."""
         self._counts[outcome] += count
 
-    def add_all(self, outcomes: npt.NDArray[np.uint8]) -> None:
-        """Count one request for each of (n,) outcomes."""
-        self._counts += np.bincount(outcomes, minlength=len(Outcome))
+    def add_all(self, counts: npt.NDArray[np.int64]) -> None:
+        """Add (8,) counts, one an outcome."""
+        self._counts += counts
 
     @property
     def in_flight(self) -> int:

@@ -28,7 +28,7 @@ class Replacement(Protocol):
         self,
         tier: StorageTier,
         labels: Ints,
-        excluded: tuple[Container[int], ...],
+        excluded: Container[int],
         rng: np.random.Generator,
     ) -> Ints:
         """A stored id for each label, `NO_CANDIDATE` where there is none.
@@ -36,7 +36,8 @@ class Replacement(Protocol):
         Args:
             tier: what may be drawn from.
             labels: (n,) class of each sample that leaves.
-            excluded: ids that must not come in: residents, and those on their way.
+            excluded: ids that must not come in: residents, and those on their way; asked by
+                ``in``.
             rng: the only source of chance, so that a seed repeats the draws.
 
         Returns:
@@ -63,16 +64,35 @@ class Uniform:
         self,
         tier: StorageTier,
         labels: Ints,
-        excluded: tuple[Container[int], ...],
+        excluded: Container[int],
         rng: np.random.Generator,
     ) -> Ints:
         """See `Replacement.draw`."""
-        drawn = np.full(len(labels), NO_CANDIDATE)
-        for label in np.unique(labels):
-            rows = np.flatnonzero(labels == label)
-            found = _draw_class(tier.ids_of(int(label)), len(rows), excluded, rng)
-            drawn[rows[: len(found)]] = found
-        return drawn
+        classes, codes = np.unique(labels, return_inverse=True)
+        stored = [tier.ids_of(label) for label in classes.tolist()]
+        pools = [stored[code] for code in codes.tolist()]
+        sizes = np.array([len(pool) for pool in pools], np.int64)
+        drawn: dict[int, int] = {}
+        left = np.flatnonzero(sizes).tolist()
+        # Most stored samples are allowed, so a few tries nearly always end it; each keeps the
+        # draw uniform, because a try is accepted or thrown away by its id alone.
+        for _ in range(_ROUNDS):
+            if not left:
+                break
+            missed = []
+            for row, pick in zip(left, rng.integers(sizes[left]).tolist(), strict=True):
+                sample = pools[row].item(pick)
+                if sample in drawn or sample in excluded:
+                    missed.append(row)
+                else:
+                    drawn[sample] = row
+            left = missed
+        for code in sorted({int(codes[row]) for row in left}):
+            rows = [row for row in left if codes[row] == code]
+            drawn |= _draw_rest(stored[code], rows, drawn, excluded, rng)
+        ids = np.full(len(labels), NO_CANDIDATE)
+        ids[list(drawn.values())] = list(drawn)
+        return ids
 
 
 def make_replacement(kind: str | Replacement) -> Replacement:
@@ -88,30 +108,20 @@ def make_replacement(kind: str | Replacement) -> Replacement:
     return Uniform()
 
 
-def _draw_class(
+def _draw_rest(
     candidates: Ints,
-    count: int,
-    excluded: tuple[Container[int], ...],
+    rows: list[int],
+    drawn: Container[int],
+    excluded: Container[int],
     rng: np.random.Generator,
-) -> list[int]:
-    """Up to `count` distinct allowed candidates, each equally likely."""
-    taken: dict[int, None] = {}
-    if len(candidates) == 0:
-        return []
-    # Most stored samples are allowed, so a few tries nearly always end it; each keeps the draw
-    # uniform, because a try is accepted or thrown away without looking at anything but the id.
-    for _ in range(_ROUNDS):
-        tries = candidates[rng.integers(len(candidates), size=count - len(taken))]
-        for sample in tries.tolist():
-            if not any(sample in group for group in excluded):
-                taken[sample] = None
-        if len(taken) == count:
-            return list(taken)
-    rest = [
-        sample
-        for sample in candidates.tolist()
-        if sample not in taken and not any(sample in group for group in excluded)
+) -> dict[int, int]:
+    """A row by id for as many rows as there are allowed candidates, by looking at all of them."""
+    allowed = [
+        sample for sample in candidates.tolist() if sample not in drawn and sample not in excluded
     ]
-    missing = min(count - len(taken), len(rest))
-    picks = rng.choice(len(rest), missing, replace=False) if missing else ()
-    return [*taken, *(rest[pick] for pick in picks)]
+    count = min(len(rows), len(allowed))
+    if count == 0:
+        return {}
+    served = rng.choice(rows, count, replace=False).tolist()
+    picks = rng.choice(allowed, count, replace=False).tolist()
+    return dict(zip(picks, served, strict=True))

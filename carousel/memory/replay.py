@@ -21,8 +21,8 @@ Ints = npt.NDArray[np.int64]
 class Replay:
     """n samples of the memory, and where they were.
 
-    The arrays belong to the carousel and are used again by the second `sample` that follows:
-    clone what has to live longer.
+    The tensors in `fields` belong to the carousel and are used again by the second `sample` that
+    follows: clone what has to live longer.
 
     Args:
         fields: per field (n, *shape), on the CPU, as it was stored.
@@ -56,67 +56,38 @@ class Replay:
 
 
 class ReplayBuffers:
-    """Two batches' worth of RAM in turns, so that a gather allocates nothing.
+    """Two batches' worth of RAM in turns, so that a gather allocates no sample.
 
     They grow to the largest batch that was asked for.
     """
 
     def __init__(self, schema: Schema) -> None:
-        self._buffers = (_Buffer(schema), _Buffer(schema))
+        self._schema = schema
+        self._rows = 0
+        self._whole = (schema.empty(0), schema.empty(0))
+        self._views = self._whole
         self._turn = 0
-
-    def gather(self, slab: Slab, slots: Ints) -> Replay:
-        """The samples of (n,) slots."""
-        self._turn = 1 - self._turn
-        replay = self._buffers[self._turn].rows(len(slots))
-        replay.slots[:] = slots
-        _take(slab.generations, slots, replay.generations)
-        _take(slab.ids, slots, replay.ids)
-        _take(slab.labels, slots, replay.labels.numpy())
-        _take(slab.tasks, slots, replay.tasks.numpy())
-        slab.gather(slots, replay.fields)
-        return replay
 
     @property
     def nbytes(self) -> int:
         """Bytes of both buffers."""
-        return sum(buffer.nbytes for buffer in self._buffers)
+        return 2 * self._rows * self._schema.nbytes
 
+    def gather(self, slab: Slab, slots: Ints) -> Replay:
+        """The samples of (n,) slots."""
+        rows, ids, labels, tasks, generations = slab.columns.take(slots, axis=1)
+        fields = self._next(len(slots))
+        slab.gather(rows, fields)
+        return Replay(
+            fields, torch.from_numpy(labels), torch.from_numpy(tasks), slots, generations, ids
+        )
 
-class _Buffer:
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._whole = self._allocate(0)
-        self._view = self._whole
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._whole) * (self._schema.nbytes + 5 * 8)
-
-    def rows(self, count: int) -> Replay:
-        """The first `count` rows."""
-        if count > len(self._whole):
-            self._whole = self._allocate(count)
-        if count != len(self._view):
-            self._view = _first(self._whole, count)
-        return self._view
-
-    def _allocate(self, count: int) -> Replay:
-        labels, tasks = torch.empty(2, count, dtype=torch.int64)
-        slots, generations, ids = np.empty((3, count), np.int64)
-        return Replay(self._schema.empty(count), labels, tasks, slots, generations, ids)
-
-
-def _first(whole: Replay, count: int) -> Replay:
-    return Replay(
-        {name: value[:count] for name, value in whole.fields.items()},
-        whole.labels[:count],
-        whole.tasks[:count],
-        whole.slots[:count],
-        whole.generations[:count],
-        whole.ids[:count],
-    )
-
-
-def _take(column: Ints, slots: Ints, out: Ints) -> None:
-    np.take(column, slots, out=out, mode="clip")  # "raise" would go through a temporary
+    def _next(self, count: int) -> dict[str, Tensor]:
+        if count > self._rows:
+            self._rows = count
+            self._whole = self._views = (self._schema.empty(count), self._schema.empty(count))
+        if count != len(next(iter(self._views[0].values()))):
+            first, second = ({n: t[:count] for n, t in whole.items()} for whole in self._whole)
+            self._views = (first, second)
+        self._turn = 1 - self._turn
+        return self._views[self._turn]

@@ -12,7 +12,7 @@ from carousel.errors import BadInputError
 from carousel.memory import seeds
 from carousel.memory.admission import Admission, make_admission
 from carousel.memory.core import Core
-from carousel.memory.gate import Gate, make_gate, parse_ratio
+from carousel.memory.gate import GATES, Gate, make_gate, parse_ratio
 from carousel.memory.pressure import PressureWatch
 from carousel.memory.replacement import Replacement, make_replacement
 from carousel.memory.schema import Schema
@@ -57,6 +57,11 @@ class Settings:
     watch: PressureWatch | None
     rngs: dict[str, np.random.Generator]
     seed: int
+
+    @property
+    def gate_is_ours(self) -> bool:
+        """A built-in gate, which may run in the worker; a user's own runs where it is called."""
+        return self.gate in GATES.values()
 
     @classmethod
     def checked(

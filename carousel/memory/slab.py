@@ -44,6 +44,8 @@ class Slab:
 
     Attributes:
         arrays: per field (slots + spares, *shape), numpy views for `StorageTier.get_into`.
+        columns: (5, slots) int64, the five below in one block, so that one operation reads or
+            changes a slot whole.
         table: (slots,) physical row of each slot.
         ids: (slots,) id of the sample in each slot, `EMPTY` when there is none.
         labels: (slots,) class labels, `EMPTY` when there is none.
@@ -60,7 +62,7 @@ class Slab:
         >>> first = np.array([0])
         >>> slab.write(first, {"x": torch.ones(1, 4)}, ids=first + 7, labels=first, tasks=first)
         >>> batch = schema.empty(1)
-        >>> slab.gather(first, batch)
+        >>> slab.gather(slab.table[first], batch)
         >>> batch["x"].tolist()
         [[1.0, 1.0, 1.0, 1.0]]
     """
@@ -72,11 +74,10 @@ class Slab:
         self._blocks = {spec.name: _Block(spec, slots + spares) for spec in schema.fields}
         self._tensors = {name: block.tensor for name, block in self._blocks.items()}
         self.arrays = schema.views(self._tensors)
-        self.table: Ints = np.arange(slots)
-        self.ids: Ints = np.full(slots, EMPTY)
-        self.labels: Ints = np.full(slots, EMPTY)
-        self.tasks: Ints = np.full(slots, EMPTY)
-        self.generations: Ints = np.zeros(slots, np.int64)
+        self.columns: Ints = np.full((5, slots), EMPTY)
+        self.table, self.ids, self.labels, self.tasks, self.generations = self.columns
+        self.table[:] = np.arange(slots)
+        self.generations[:] = 0
         self.slot_of: dict[int, int] = {}
         self._free = deque(range(slots, slots + spares))
         self._given_back = 0
@@ -100,14 +101,13 @@ class Slab:
     def nbytes(self) -> int:
         """Bytes of the rows that are not given back, and of the table and its columns."""
         rows = sum(block.nbytes for block in self._blocks.values())
-        columns = (self.table, self.ids, self.labels, self.tasks, self.generations)
-        return rows + sum(column.nbytes for column in columns) - self._given_back
+        return rows + self.columns.nbytes - self._given_back
 
-    def gather(self, slots: Ints, out: Mapping[str, Tensor]) -> None:
-        """Copy the samples of (n,) slots into ``out[name]``, each (n, *shape), in one go."""
-        rows = torch.from_numpy(self.table[slots])
+    def gather(self, rows: Ints, out: Mapping[str, Tensor]) -> None:
+        """Copy (n,) physical rows into ``out[name]``, each (n, *shape), in one go a field."""
+        index = torch.from_numpy(rows)
         for name, tensor in self._tensors.items():
-            torch.index_select(tensor, 0, rows, out=out[name])
+            torch.index_select(tensor, 0, index, out=out[name])
 
     def copy_rows(self, slots: Ints) -> dict[str, npt.NDArray[np.generic]]:
         """Fresh numpy copies (n, *shape) of (n,) slots.
@@ -154,24 +154,26 @@ class Slab:
             return None
         return np.array(rows, np.int64)
 
-    def give_back(self, rows: Ints) -> None:
+    def give_back(self, rows: list[int]) -> None:
         """Return rows that were taken and not published."""
-        self._free.extend(rows.tolist())
+        self._free.extend(rows)
 
-    def publish(self, slots: Ints, rows: Ints, ids: Ints, tasks: Ints) -> None:
-        """Make filled spare rows the content of (n,) distinct slots; the labels stay.
+    def publish(self, slots: Ints, columns: Ints, leaving: list[int], coming: list[int]) -> None:
+        """Make filled spare rows the content of (n,) distinct slots, on the training thread.
 
-        The rows they had become spares.
+        Args:
+            slots: the slots; their generations were checked.
+            columns: (5, n) what they become.
+            leaving: ids that they hold now.
+            coming: ids that they get.
         """
-        self.generations[slots] += 1
-        old_rows = self.table[slots]
-        for sample in self.ids[slots].tolist():
+        old_rows = self.table[slots].tolist()
+        # Generations first: a row that is freed below is known to be torn by who still copies it.
+        self.columns[:, slots] = columns
+        for sample in leaving:
             del self.slot_of[sample]
-        self.table[slots] = rows
-        self.ids[slots] = ids
-        self.tasks[slots] = tasks
-        self.slot_of.update(zip(ids.tolist(), slots.tolist(), strict=True))
-        self._free.extend(old_rows.tolist())
+        self.slot_of.update(zip(coming, slots.tolist(), strict=True))
+        self._free.extend(old_rows)
 
     def move(self, sources: Ints, targets: Ints) -> None:
         """Give the samples of (n,) slots to (n,) empty slots; the sources become empty."""
@@ -198,7 +200,7 @@ class Slab:
     def resident(self, ids: Ints) -> npt.NDArray[np.bool_]:
         """Which of (n,) ids are in a slot."""
         slot_of = self.slot_of
-        return np.fromiter((sample in slot_of for sample in ids.tolist()), np.bool_, len(ids))
+        return np.array([sample in slot_of for sample in ids.tolist()], np.bool_)
 
     def _push_rows_up(self, closed: Ints, first: int) -> None:
         """Let closed slots own the rows from `first` on, so that whole pages are unused."""

@@ -35,7 +35,7 @@ def slab_state(slab: Slab, tier: StorageTier) -> dict[str, Any]:
     """
     absent = np.flatnonzero((slab.ids >= 0) & ~tier.contains(slab.ids))
     payload = slab.schema.empty(len(absent))
-    slab.gather(absent, payload)
+    slab.gather(slab.table[absent], payload)
     columns = {
         "ids": slab.ids,
         "labels": slab.labels,
@@ -113,7 +113,7 @@ class Restorer:
     def _refill(self, slots: Ints, labels: Ints) -> None:
         lost = len(slots)
         for _ in range(_ROUNDS):
-            drawn = self.replacement.draw(self.tier, labels[slots], (self.slab.slot_of,), self.rng)
+            drawn = self.replacement.draw(self.tier, labels[slots], self.slab.slot_of, self.rng)
             found = np.flatnonzero(drawn != NO_CANDIDATE)
             ids = np.full(self.slab.slots, NO_CANDIDATE)
             ids[slots[found]] = drawn[found]

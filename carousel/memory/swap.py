@@ -15,10 +15,11 @@ import torch
 from carousel.errors import WorkerError
 from carousel.memory.counters import Outcome, SwapCounters, Tally
 from carousel.memory.replacement import Replacement
+from carousel.memory.request import Request, Sealed, Swap
 from carousel.memory.sizes import publish_every_for
 from carousel.memory.slab import Slab
-from carousel.memory.swapper import CHUNK, Request, Swap, Swapper
-from carousel.memory.worker import SwapWorker
+from carousel.memory.swapper import Swapper
+from carousel.memory.worker import CHUNK, SwapWorker
 from carousel.memory.write_back import WriteBack
 from carousel.storage.tier import StorageTier
 
@@ -70,7 +71,6 @@ class SwapEngine:
         self._queue_rows = queue_rows
         self._publish_every = publish_every or publish_every_for(slab.slots, sync=sync)
         self._few_rows = slab.spares // 2
-        self._busy = np.zeros(slab.slots, np.bool_)
         self._in_flight = 0
         self._tally = Tally()
         self._steps = 0
@@ -80,6 +80,7 @@ class SwapEngine:
         self._keeper = WriteBack(slab, tier)
         self._waiting: deque[Request] = deque()
         self._error: Exception | None = None
+        self._failures = 0
         self.staleness: Ints = np.zeros(STALENESS_BINS, np.int64)
 
     @property
@@ -100,7 +101,7 @@ class SwapEngine:
     @property
     def worker_failures(self) -> int:
         """Unexpected errors that the worker survived."""
-        return self._worker.failures if self._worker else int(self._error is not None)
+        return self._worker.failures if self._worker else self._failures
 
     @property
     def written_back(self) -> int:
@@ -112,24 +113,38 @@ class SwapEngine:
         """Residents that left and that storage had no room for."""
         return self._swapper.write_back.lost + self._keeper.lost
 
-    def request(self, slots: Ints, generations: Ints) -> None:
-        """Ask for other samples in (n,) slots; never waits, and counts what it cannot take.
+    def request(
+        self,
+        slots: Ints,
+        generations: Ints,
+        labels: Ints,
+        pick: Callable[[], Ints] | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Ask for other samples in slots; never waits, and counts what it cannot take.
+
+        The arrays are used later and must not change.
 
         Args:
             slots: (n,) slots that may change.
-            generations: (n,) their generations when the samples were gathered.
+            generations: (n,) theirs when the samples were gathered.
+            labels: (n,) the classes of these samples.
+            pick: chooses which of the n rows are meant; the worker runs it. None means all.
+            size: how many rows `pick` chooses.
         """
-        self._tally.requested += len(slots)
-        slots, generations = self._acceptable(slots, generations)
-        if len(slots) == 0:
-            return
-        self._busy[slots] = True
-        self._in_flight += len(slots)
-        request = Request(slots, generations, self._slab.labels[slots], self._steps)
-        if self._worker is not None:
-            self._worker.submit(request)
-        else:
-            self._waiting.extend(request.pieces(max(1, min(CHUNK, self._slab.spares))))
+        rows = len(slots) if size is None else size
+        self._tally.requested += rows
+        if self._closed:
+            self._tally.add(Outcome.CANCELLED, rows)
+        elif self._in_flight >= self._queue_rows:
+            self._tally.add(Outcome.DROPPED_FULL, rows)
+        elif rows:
+            self._in_flight += rows
+            request = Request(slots, generations, labels, self._steps, pick)
+            if self._worker is not None:
+                self._worker.submit(request, rows)
+            else:
+                self._waiting.append(request.picked())
 
     def step(self) -> None:
         """The end of a training step, where finished swaps become visible."""
@@ -188,9 +203,9 @@ class SwapEngine:
         if self._closed:
             return
         self._closed = True
-        for request in self._waiting:
-            self._publish(_cancelled(request))
-        self._waiting.clear()
+        if self._waiting:
+            self._waiting.clear()
+            self._publish(Sealed.cancelled(self._in_flight))
         if self._worker is None:
             self._swapper.release_settled()
             self._raise_error()
@@ -224,47 +239,20 @@ class SwapEngine:
         self._keeper.written = int(state["written_back"])
         self._keeper.lost = int(state["lost"])
 
-    def _acceptable(self, slots: Ints, generations: Ints) -> tuple[Ints, Ints]:
-        fresh = self._slab.generations[slots] == generations
-        free = ~self._busy[slots]
-        room = self._queue_rows - self._in_flight
-        repeats = len(set(slots.tolist())) < len(slots)
-        if repeats or len(slots) > room or self._closed or not (fresh & free).all():
-            return self._sift(slots, generations, fresh, free, room)
-        return slots, generations
-
-    def _sift(
-        self,
-        slots: Ints,
-        generations: Ints,
-        fresh: npt.NDArray[np.bool_],
-        free: npt.NDArray[np.bool_],
-        room: int,
-    ) -> tuple[Ints, Ints]:
-        if self._closed:
-            self._tally.add(Outcome.CANCELLED, len(slots))
-            return slots[:0], generations[:0]
-        first = np.zeros(len(slots), np.bool_)
-        good = np.flatnonzero(fresh & free)
-        first[good[np.unique(slots[good], return_index=True)[1]]] = True
-        taken = np.flatnonzero(first)[:room]
-        self._tally.add(Outcome.STALE, int((~fresh).sum()))
-        self._tally.add(Outcome.DUPLICATE, int((fresh & ~first).sum()))
-        self._tally.add(Outcome.DROPPED_FULL, int(first.sum()) - len(taken))
-        return slots[taken], generations[taken]
-
     def _swap_inline(self) -> None:
         while self._waiting:
-            swap = Swap.of(self._waiting.popleft())
-            try:
-                self._swapper.choose(swap)
-                rows = self._slab.take_spares(len(swap.done))
-                if rows is not None:
+            for piece in self._waiting.popleft().pieces(max(1, min(CHUNK, self._slab.spares))):
+                swap = Swap.of(piece)
+                try:
+                    self._swapper.choose(swap)
+                    rows = self._slab.take_spares(len(swap.done))
+                    assert rows is not None  # nothing else holds any
                     self._swapper.fill(swap, rows)
-            except Exception as error:
-                self._error = self._error or error
-                self._swapper.abandon(swap)
-            self._publish(swap)
+                except Exception as error:
+                    self._failures += 1
+                    self._error = self._error or error
+                    self._swapper.abandon(swap)
+                self._publish(swap.sealed(self._slab))
 
     def _publish_finished(self) -> None:
         if self._worker is None:
@@ -277,34 +265,27 @@ class SwapEngine:
         if self._worker is not None and self._worker.starved:
             self._worker.spares_came()
 
-    def _publish(self, swap: Swap) -> None:
-        request = swap.request
-        done = swap.done
-        if len(done):
-            done = self._still_wanted(swap, done)
-            self._slab.publish(
-                request.slots[done], swap.rows[done], swap.ids[done], swap.tasks[done]
-            )
-            swap.rows[done] = -1
-            age = min(self._steps - request.asked_at, STALENESS_BINS - 1)
-            self.staleness[age] += len(done)
-        if len(done) < len(swap):
-            self._slab.give_back(swap.rows[swap.rows >= 0])
-        self._swapper.settled(swap.ids)
-        self._busy[request.slots] = False
-        self._in_flight -= len(swap)
-        self._tally.add_all(swap.outcomes)
+    def _publish(self, swap: Sealed) -> None:
+        slab = self._slab
+        if len(swap.coming):
+            swap = self._still_wanted(swap)
+            slab.publish(swap.slots, swap.columns, swap.leaving, swap.coming)
+            age = min(self._steps - swap.asked_at, STALENESS_BINS - 1)
+            self.staleness[age] += len(swap.coming)
+        if swap.unused_rows:
+            slab.give_back(swap.unused_rows)
+        self._swapper.settled(swap.drawn)
+        self._swapper.busy[swap.claimed] = False
+        self._in_flight -= swap.size
+        self._tally.add_all(swap.counts)
 
-    def _still_wanted(self, swap: Swap, done: Ints) -> Ints:
-        """Drops swaps whose slot changed meanwhile, or whose sample was admitted elsewhere."""
-        slab, request = self._slab, swap.request
-        wanted = slab.generations[request.slots[done]] == request.generations[done]
-        wanted &= ~slab.resident(swap.ids[done])
-        if wanted.all():
-            return done
-        kept: Ints = done[wanted]
-        swap.outcomes[done[~wanted]] = Outcome.STALE
-        return kept
+    def _still_wanted(self, swap: Sealed) -> Sealed:
+        """Without rows whose slot changed meanwhile, or whose sample was admitted elsewhere."""
+        changed = self._slab.generations[swap.slots] != swap.generations
+        resident = not self._slab.slot_of.keys().isdisjoint(swap.coming)
+        if not resident and not changed.any():
+            return swap
+        return swap.without(changed | self._slab.resident(np.array(swap.coming, np.int64)))
 
     def _raise_error(self) -> None:
         error = self._worker.take_error() if self._worker else self._error
@@ -312,9 +293,3 @@ class SwapEngine:
         if error is not None:
             kind = type(error).__name__
             raise WorkerError(f"the swap worker failed: {kind}: {error}") from error
-
-
-def _cancelled(request: Request) -> Swap:
-    swap = Swap.of(request)
-    swap.outcomes[:] = Outcome.CANCELLED
-    return swap

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,81 +18,17 @@ from carousel.memory.breaker import Breaker
 from carousel.memory.counters import Outcome
 from carousel.memory.reader import RecordReader
 from carousel.memory.replacement import NO_CANDIDATE, Replacement
+from carousel.memory.request import Swap
 from carousel.memory.slab import Slab
 from carousel.memory.write_back import WriteBack
 from carousel.storage.tier import ReadStatus, StorageTier
 
-__all__ = ["CHUNK", "Request", "Swap", "Swapper"]
+__all__ = ["Swapper"]
 
 Ints = npt.NDArray[np.int64]
 
-CHUNK = 64
-"""Most rows that are worked on at once."""
-
 _REDRAWS = 3
 _MOST_UNFIT = 4096
-
-
-@dataclass(slots=True)
-class Request:
-    """Slots that may change, (n,) each: as they were when the samples were looked at."""
-
-    slots: Ints
-    generations: Ints
-    labels: Ints
-    asked_at: int
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def pieces(self, size: int) -> list[Request]:
-        """The same request cut into parts of at most `size` rows."""
-        if len(self) <= size:
-            return [self]
-        return [
-            Request(
-                self.slots[start : start + size],
-                self.generations[start : start + size],
-                self.labels[start : start + size],
-                self.asked_at,
-            )
-            for start in range(0, len(self), size)
-        ]
-
-
-@dataclass(slots=True)
-class Swap:
-    """A request in work. Where the outcome is DONE, a filled row waits to be published.
-
-    Args:
-        request: what was asked.
-        outcomes: (n,) `Outcome` so far.
-        ids: (n,) ids chosen to come in, `NO_CANDIDATE` where there is none.
-        tasks: (n,) their task labels.
-        rows: (n,) spare rows that are held for it, -1 where there is none.
-    """
-
-    request: Request
-    outcomes: npt.NDArray[np.uint8]
-    ids: Ints
-    tasks: Ints
-    rows: Ints
-
-    @classmethod
-    def of(cls, request: Request) -> Swap:
-        """A request before any work: all stale until proved otherwise."""
-        count = len(request)
-        stale = np.full(count, Outcome.STALE, np.uint8)
-        nothing = np.full((3, count), -1)
-        return cls(request, stale, nothing[0], nothing[1], nothing[2])
-
-    def __len__(self) -> int:
-        return len(self.request)
-
-    @property
-    def done(self) -> Ints:
-        """(k,) positions that still go well."""
-        return np.flatnonzero(self.outcomes == Outcome.DONE)
 
 
 class Swapper:
@@ -105,6 +40,11 @@ class Swapper:
         replacement: the rule that draws them.
         rng: chance for the draws.
         pause: sleeps for seconds between retries; may return early.
+
+    Attributes:
+        busy: (slots,) bool, slots with a request in flight. Set here, cleared by who publishes.
+        breaker: whether storage is taken to be broken.
+        write_back: saves what leaves.
     """
 
     def __init__(
@@ -120,22 +60,20 @@ class Swapper:
         self._replacement = replacement
         self._rng = rng
         self._reader = RecordReader(tier, slab.schema, pause)
-        self._coming: set[int] = set()
-        self._unfit: dict[int, None] = {}
+        self._taken = _Taken(slab.slot_of)
         self._settled: deque[Ints] = deque()
+        self.busy = np.zeros(slab.slots, np.bool_)
         self.breaker = Breaker()
         self.write_back = WriteBack(slab, tier)
 
     def choose(self, swap: Swap) -> None:
-        """Draw a replacement for every slot that has not changed, and start reading ahead."""
+        """Claim the slots that may change, draw a replacement for each, start reading ahead."""
         self.release_settled()
-        request = swap.request
-        live = self._slab.generations[request.slots] == request.generations
+        self._claim(swap)
         if not self.breaker.allows():
-            swap.outcomes[live] = Outcome.IO_ERROR
+            swap.outcomes[swap.claimed] = Outcome.IO_ERROR
             return
-        swap.outcomes[live] = Outcome.DONE
-        self._draw(swap, np.flatnonzero(live))
+        self._draw(swap, swap.claimed)
         self._tier.prefetch(swap.ids[swap.done])
 
     def fill(self, swap: Swap, rows: Ints) -> None:
@@ -147,9 +85,7 @@ class Swapper:
         """
         positions = swap.done
         swap.rows[positions] = rows
-        if len(positions) == 0:
-            return
-        if not self._save_leaving(swap, positions):
+        if len(positions) == 0 or not self._save_leaving(swap, positions):
             return
         damaged = np.zeros(len(swap), np.bool_)
         for _ in range(_REDRAWS + 1):
@@ -181,14 +117,25 @@ class Swapper:
             self._release(swap.ids)
         swap.ids[:] = NO_CANDIDATE
 
+    def _claim(self, swap: Swap) -> None:
+        """One request a slot: others are duplicates; a slot that changed is stale."""
+        request = swap.request
+        fresh = self._slab.generations[request.slots] == request.generations
+        first = np.zeros(len(swap), np.bool_)
+        first[np.unique(request.slots, return_index=True)[1]] = True
+        free = first & ~self.busy[request.slots]
+        swap.outcomes[:] = np.where(fresh, Outcome.DUPLICATE, Outcome.STALE)
+        swap.claimed = np.flatnonzero(fresh & free)
+        self.busy[request.slots[swap.claimed]] = True
+        swap.outcomes[swap.claimed] = Outcome.DONE
+
     def _draw(self, swap: Swap, positions: Ints) -> None:
-        excluded = (self._slab.slot_of, self._coming, self._unfit)
         labels = swap.request.labels[positions]
-        ids = self._replacement.draw(self._tier, labels, excluded, self._rng)
+        ids = self._replacement.draw(self._tier, labels, self._taken, self._rng)
         swap.ids[positions] = ids
         swap.outcomes[positions[ids == NO_CANDIDATE]] = Outcome.NO_CANDIDATE
         found = ids[ids != NO_CANDIDATE]
-        self._coming.update(found.tolist())
+        self._taken.coming.update(found.tolist())
         self._tier.pin(found)
 
     def _save_leaving(self, swap: Swap, positions: Ints) -> bool:
@@ -215,9 +162,7 @@ class Swapper:
         """Another sample for records that were damaged, of another layout, or gone."""
         bad = swap.ids[positions]
         self._release(bad)
-        self._unfit.update(dict.fromkeys(bad[statuses != ReadStatus.MISSING].tolist()))
-        while len(self._unfit) > _MOST_UNFIT:
-            self._unfit.pop(next(iter(self._unfit)))
+        self._taken.refuse(bad[statuses != ReadStatus.MISSING])
         self._draw(swap, positions)
 
     def _fail(self, swap: Swap, positions: Ints) -> None:
@@ -226,5 +171,22 @@ class Swapper:
 
     def _release(self, ids: Ints) -> None:
         held = ids[ids != NO_CANDIDATE]
-        self._coming.difference_update(held.tolist())
+        self._taken.coming.difference_update(held.tolist())
         self._tier.unpin(held)
+
+
+class _Taken:
+    """Ids that must not be drawn: residents, those on their way, and records that are unfit."""
+
+    def __init__(self, resident: dict[int, int]) -> None:
+        self._resident = resident
+        self._unfit: dict[int, None] = {}
+        self.coming: set[int] = set()
+
+    def __contains__(self, sample: object) -> bool:
+        return sample in self._resident or sample in self.coming or sample in self._unfit
+
+    def refuse(self, ids: Ints) -> None:
+        self._unfit.update(dict.fromkeys(ids.tolist()))
+        while len(self._unfit) > _MOST_UNFIT:
+            self._unfit.pop(next(iter(self._unfit)))

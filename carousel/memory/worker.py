@@ -10,10 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from carousel.memory.request import Request, Sealed, Swap
 from carousel.memory.slab import Slab
-from carousel.memory.swapper import CHUNK, Request, Swap, Swapper
+from carousel.memory.swapper import Swapper
 
-__all__ = ["SwapWorker"]
+__all__ = ["CHUNK", "SwapWorker"]
+
+CHUNK = 64
+"""Most rows that are worked on at once."""
 
 _MOST_FAILURES = 3
 
@@ -21,16 +25,18 @@ _MOST_FAILURES = 3
 class SwapWorker:
     """Takes requests, hands back swaps to publish, and survives whatever storage does.
 
-    An unexpected error cancels the requests in hand and is kept for `take_error`; after more
-    than 3 of them the worker does nothing but cancel. The thread starts with the first request.
+    An unexpected error cancels the rows in hand and is kept for `take_error`; after more than
+    3 of them the worker does nothing but cancel. The thread starts with the first request.
 
     Args:
         slab: where the spare rows come from.
         make_swapper: builds the work itself, given a sleep that ends early when closing.
 
     Attributes:
-        finished: swaps with their outcomes, for the training thread.
         swapper: the work itself; touched by other threads only while nothing is in flight.
+        finished: swaps with their outcomes, for the training thread.
+        starved: the worker waits for spare rows; see `spares_came`.
+        failures: unexpected errors so far.
     """
 
     def __init__(
@@ -39,27 +45,22 @@ class SwapWorker:
         self._slab = slab
         self._stopping = threading.Event()
         self._space = threading.Event()
-        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
         self._backlog: deque[Request] = deque()
         self._chunk = max(1, min(CHUNK, slab.spares))
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        self._failures = 0
         self.swapper = make_swapper(self._stopping.wait)
-        self.finished: queue.SimpleQueue[Swap] = queue.SimpleQueue()
+        self.finished: queue.SimpleQueue[Sealed] = queue.SimpleQueue()
         self.starved = False
+        self.failures = 0
 
-    @property
-    def failures(self) -> int:
-        """Unexpected errors so far."""
-        return self._failures
-
-    def submit(self, request: Request) -> None:
-        """Hand over a request; never blocks."""
+    def submit(self, request: Request, size: int) -> None:
+        """Hand over a request that means `size` rows; never blocks."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="carousel-swap", daemon=True)
             self._thread.start()
-        self._inbox.put(request)
+        self._inbox.put((request, size))
 
     def spares_came(self) -> None:
         """Tell a starved worker that rows were given back."""
@@ -75,10 +76,10 @@ class SwapWorker:
         self._stopping.set()
         self._space.set()
         self._inbox.put(None)
-        if self._thread is not None:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         ahead: Swap | None = None
@@ -88,32 +89,42 @@ class SwapWorker:
             chosen = None if request is None else self._choose(request)
             if ahead is not None:
                 self._fill(ahead)
-                self.finished.put(ahead)
+                self.finished.put(ahead.sealed(self._slab))
             ahead = chosen
             if ahead is None and self._stopping.is_set():
                 return
 
     def _next(self, *, wait: bool) -> Request | None:
         """The next chunk; None when there is none yet, or, if waiting, when it is time to stop."""
-        if not self._backlog:
+        while not self._backlog:
             try:
-                request = self._inbox.get(block=wait)
+                entry = self._inbox.get(block=wait)
             except queue.Empty:
                 return None
-            if request is None:
+            if entry is None:
                 return None
-            self._backlog.extend(request.pieces(self._chunk))
+            self._backlog.extend(self._pieces(*entry))
         return self._backlog.popleft()
+
+    def _pieces(self, request: Request, size: int) -> list[Request]:
+        try:
+            picked = request.picked()
+            if len(picked) == size:
+                return list(picked.pieces(self._chunk))
+            raise RuntimeError(f"the gate chose {len(picked)} rows instead of {size}")
+        except Exception as error:
+            self._note(error)
+        self.finished.put(Sealed.cancelled(size))
+        return []
 
     def _choose(self, request: Request) -> Swap:
         swap = Swap.of(request)
-        if self._gives_up:
-            self.swapper.abandon(swap)
-            return swap
-        try:
-            self.swapper.choose(swap)
-        except Exception as error:
-            self._note(error, swap)
+        if not self._gives_up:
+            try:
+                self.swapper.choose(swap)
+            except Exception as error:
+                self._note(error)
+                self.swapper.abandon(swap)
         return swap
 
     def _fill(self, swap: Swap) -> None:
@@ -124,16 +135,16 @@ class SwapWorker:
             else:
                 self.swapper.fill(swap, rows)
         except Exception as error:
-            self._note(error, swap)
+            self._note(error)
+            self.swapper.abandon(swap)
 
     @property
     def _gives_up(self) -> bool:
-        return self._stopping.is_set() or self._failures > _MOST_FAILURES
+        return self._stopping.is_set() or self.failures > _MOST_FAILURES
 
-    def _note(self, error: Exception, swap: Swap) -> None:
-        self._failures += 1
+    def _note(self, error: Exception) -> None:
+        self.failures += 1
         self._error = self._error or error
-        self.swapper.abandon(swap)
 
     def _spares(self, count: int) -> npt.NDArray[np.int64] | None:
         """Rows to fill, as soon as the training thread has published enough; None when closing."""

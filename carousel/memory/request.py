@@ -1,0 +1,178 @@
+"""What travels between the training thread and the swap worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from carousel.memory.counters import Outcome
+from carousel.memory.replacement import NO_CANDIDATE
+from carousel.memory.slab import Slab
+
+__all__ = ["Request", "Sealed", "Swap"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Request:
+    """Slots that may change, (n,) each: as they were when the samples were looked at.
+
+    Args:
+        slots: the slots.
+        generations: theirs when the samples were gathered.
+        labels: the classes that they hold.
+        asked_at: the training step.
+        pick: chooses which of the rows are meant, (k,) indices; run by the worker, so that
+            judging a batch costs training nothing. None means all.
+    """
+
+    slots: Ints
+    generations: Ints
+    labels: Ints
+    asked_at: int
+    pick: Callable[[], Ints] | None = None
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def take(self, rows: Ints | slice) -> Request:
+        """The request for some of its rows."""
+        return Request(self.slots[rows], self.generations[rows], self.labels[rows], self.asked_at)
+
+    def picked(self) -> Request:
+        """The request for the rows that are meant."""
+        return self if self.pick is None else self.take(self.pick())
+
+    def pieces(self, size: int) -> Iterator[Request]:
+        """The same request in parts of at most `size` rows."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+
+@dataclass(slots=True)
+class Swap:
+    """A request in work. Where the outcome is DONE, a filled row waits to be published.
+
+    Args:
+        request: what was asked.
+        outcomes: (n,) `Outcome` so far.
+        ids: (n,) ids chosen to come in, `NO_CANDIDATE` where there is none.
+        tasks: (n,) their task labels.
+        rows: (n,) spare rows that are held for it, -1 where there is none.
+        claimed: (k,) positions whose slot is marked as busy.
+    """
+
+    request: Request
+    outcomes: npt.NDArray[np.uint8]
+    ids: Ints
+    tasks: Ints
+    rows: Ints
+    claimed: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @classmethod
+    def of(cls, request: Request) -> Swap:
+        """A request before any work: cancelled, until something becomes of it."""
+        count = len(request)
+        ids, tasks, rows = np.full((3, count), NO_CANDIDATE)
+        return cls(request, np.full(count, Outcome.CANCELLED, np.uint8), ids, tasks, rows)
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    @property
+    def done(self) -> Ints:
+        """(k,) positions that still go well."""
+        return np.flatnonzero(self.outcomes == Outcome.DONE)
+
+    def sealed(self, slab: Slab) -> Sealed:
+        """All that publishing needs, worked out beforehand to keep the training thread short."""
+        done, request = self.done, self.request
+        slots = request.slots[done]
+        generations = request.generations[done]
+        columns = np.stack(
+            [
+                self.rows[done],
+                self.ids[done],
+                request.labels[done],
+                self.tasks[done],
+                generations + 1,
+            ]
+        )
+        unused = (self.rows >= 0) & (self.outcomes != Outcome.DONE)
+        return Sealed(
+            size=len(self),
+            asked_at=request.asked_at,
+            slots=slots,
+            generations=generations,
+            columns=columns,
+            leaving=slab.ids[slots].tolist(),
+            coming=self.ids[done].tolist(),
+            counts=np.bincount(self.outcomes, minlength=len(Outcome)),
+            claimed=request.slots[self.claimed],
+            unused_rows=self.rows[unused].tolist(),
+            drawn=self.ids,
+        )
+
+
+@dataclass(slots=True)
+class Sealed:
+    """A finished swap of n rows, k of them filled.
+
+    Args:
+        size: n.
+        asked_at: the training step of the request.
+        slots: (k,) slots to change.
+        generations: (k,) what their generations must be.
+        columns: (5, k) what they become, in the order of `Slab.columns`.
+        leaving: k ids that they hold if the generations are right.
+        coming: k ids that they get.
+        counts: (8,) rows by `Outcome`.
+        claimed: slots that are not busy any more.
+        unused_rows: spare rows that were not filled.
+        drawn: ids that are settled by this.
+    """
+
+    size: int
+    asked_at: int
+    slots: Ints
+    generations: Ints
+    columns: Ints
+    leaving: list[int]
+    coming: list[int]
+    counts: npt.NDArray[np.int64]
+    claimed: Ints
+    unused_rows: list[int]
+    drawn: Ints
+
+    @classmethod
+    def cancelled(cls, size: int) -> Sealed:
+        """A request of `size` rows that nothing was done for."""
+        nothing = np.empty(0, np.int64)
+        counts = np.zeros(len(Outcome), np.int64)
+        counts[Outcome.CANCELLED] = size
+        columns = np.empty((5, 0), np.int64)
+        return cls(size, 0, nothing, nothing, columns, [], [], counts, nothing, [], nothing)
+
+    def without(self, unwanted: npt.NDArray[np.bool_]) -> Sealed:
+        """The same with (k,) some of its rows stale, their spare rows unused."""
+        kept = ~unwanted
+        counts = self.counts.copy()
+        counts[Outcome.DONE] -= int(unwanted.sum())
+        counts[Outcome.STALE] += int(unwanted.sum())
+        return Sealed(
+            size=self.size,
+            asked_at=self.asked_at,
+            slots=self.slots[kept],
+            generations=self.generations[kept],
+            columns=self.columns[:, kept],
+            leaving=np.array(self.leaving, np.int64)[kept].tolist(),
+            coming=np.array(self.coming, np.int64)[kept].tolist(),
+            counts=counts,
+            claimed=self.claimed,
+            unused_rows=[*self.unused_rows, *self.columns[0, unwanted].tolist()],
+            drawn=self.drawn,
+        )
