@@ -99,12 +99,18 @@ class FileTier(PlainTier):
         rule, folder = make_eviction(eviction, seed), Path(path)
         limits = parse_budget(budget)
         _check_folder(folder)
-        medium = _Folder(folder, durability, concurrency)
+        self._files = _Folder(folder, durability, concurrency)
         try:
-            super().__init__(medium, limits.resolve(folder), rule, durability)
+            super().__init__(self._files, limits.resolve(folder), rule, durability)
         except BaseException:
-            medium.close()
+            self._files.close()
             raise
+
+    def shorten_journal(self) -> None:
+        """Write the journal anew with only what is stored."""
+        with self._lock:
+            self._check_open()
+            self._files.shorten_journal()
 
 
 class _Folder:
@@ -162,6 +168,9 @@ class _Folder:
     def problems(self) -> list[str]:
         unknown = sum(1 for _ in self._unknown())
         return [f"{unknown} files are not in the journal"] if unknown else []
+
+    def shorten_journal(self) -> None:
+        self._journal.shorten()
 
     def file_bytes(self) -> int:
         return self._size + (0 if self._closed else self._journal.nbytes)

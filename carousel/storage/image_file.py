@@ -32,9 +32,7 @@ from carousel.storage.codec import read_table
 from carousel.storage.record import ENCODED, FieldSpec
 from carousel.storage.table import MAGIC, Buffer
 
-__all__ = ["IMAGE_SUFFIXES", "from_file", "suffix_of", "to_file"]
-
-IMAGE_SUFFIXES = {".jpeg", ".jpg", ".png"}
+__all__ = ["from_file", "is_record_file", "suffix_of", "to_file"]
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _PLACE = struct.Struct("<IIB3x")
@@ -80,6 +78,11 @@ def from_file(data: bytes) -> bytes:
     except (struct.error, OSError, ValueError, SyntaxError) as error:
         raise CorruptRecordError(f"the file cannot be read: {error}") from error
     return rest[:offset] + value + rest[offset:]
+
+
+def is_record_file(data: bytes) -> bool:
+    """Whether a file says that `to_file` made it."""
+    return data.startswith(MAGIC) or data.endswith(_END_MAGIC)
 
 
 def suffix_of(data: Buffer) -> str:

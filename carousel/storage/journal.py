@@ -86,7 +86,15 @@ class Journal:
         if self._changes > 4 * len(self._sizes) + 1000:
             # The change is written down already; a full disk only leaves the history in place.
             with suppress(OSError):
-                self._shorten()
+                self.shorten()
+
+    def shorten(self) -> None:
+        """Replace the file by one that says only what there is."""
+        self._replace()
+        self._file.close()
+        self._file = self._path.open("r+b")
+        self._file.seek(0, os.SEEK_END)
+        self._changes = len(self._sizes)
 
     def close(self) -> None:
         """Close the file; calling it again is fine."""
@@ -138,13 +146,6 @@ class Journal:
             state.meta[key] = base64.b64decode(value)
         state.next_id = entry.get("next", state.next_id)
         self._changes += 1 + len(entry.get("put", ())) + len(entry.get("drop", ()))
-
-    def _shorten(self) -> None:
-        self._replace()
-        self._file.close()
-        self._file = self._path.open("r+b")
-        self._file.seek(0, os.SEEK_END)
-        self._changes = len(self._sizes)
 
     def _replace(self) -> None:
         fresh = self._path.with_suffix(".new")

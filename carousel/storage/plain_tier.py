@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -231,7 +232,7 @@ class PlainTier:
             self._closed = True
             self._medium.close()
 
-    def __enter__(self) -> PlainTier:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
