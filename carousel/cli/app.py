@@ -7,17 +7,25 @@ from typing import Annotated
 import typer
 
 import carousel
+from carousel.cli.benchmarks import benchmarks
+from carousel.cli.compact import compact
 from carousel.cli.failures import CarouselGroup
+from carousel.cli.forget import forget
+from carousel.cli.inspect import inspect
+from carousel.cli.report import report
 from carousel.cli.train import train
+from carousel.cli.verify import verify
 
 __all__ = ["app"]
 
 app = typer.Typer(
+    name="carousel",
     cls=CarouselGroup,
     help="Continual learning with a memory in two tiers: a little RAM and a lot of storage.",
     epilog="Start with `carousel train`; it needs no download and takes under a minute.",
     invoke_without_command=True,
     add_completion=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -27,6 +35,7 @@ def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
+    """What happens before any command."""
     if version:
         print(f"carousel {carousel.__version__}")
         raise typer.Exit
@@ -34,4 +43,12 @@ def root(
         print(context.get_help())
 
 
-app.command("train")(train)
+LEARN, STORE, KNOW = "Learn", "Look after a storage", "Find out"
+
+for heading, commands in {
+    LEARN: (train, report),
+    STORE: (inspect, verify, compact, forget),
+    KNOW: (benchmarks,),
+}.items():
+    for command in commands:
+        app.command(command.__name__, rich_help_panel=heading)(command)

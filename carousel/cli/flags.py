@@ -16,6 +16,8 @@ __all__ = ["JsonFlag", "with_settings"]
 
 _LONGEST_CHOICES = 16
 
+_METAVARS = {str: "NAME", int: "N", float: "X", Path: "PATH"}
+
 F = TypeVar("F", bound=Callable[..., None])
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
@@ -61,22 +63,26 @@ def with_settings(panels: Mapping[str, Sequence[str]]) -> Callable[[F], F]:
 
 
 def _option(name: str, field: FieldInfo, panel: str) -> Any:
-    kind = _flag_type(field.annotation)
     option = typer.Option(
         "--" + name.replace("_", "-"),
         help=f"{field.description}{_shown_default(field)}",
-        metavar=_metavar(_choices(field.annotation)),
+        metavar=_metavar(field.annotation),
         rich_help_panel=panel,
     )
-    return Annotated[kind | None, option]
+    return Annotated[_flag_type(field.annotation) | None, option]
 
 
-def _metavar(choices: Sequence[str]) -> str | None:
-    """The choices where they are short; long ones would leave no room for the help."""
-    if not choices:
+def _metavar(annotation: Any) -> str | None:
+    """What stands for the value in the help: the choices, where they are short."""
+    if choices := _choices(annotation):
+        listed = "|".join(choices)
+        return listed if len(listed) <= _LONGEST_CHOICES else "NAME"
+    kinds = {annotation, *get_args(annotation)}
+    if bool in kinds:
         return None
-    listed = "|".join(choices)
-    return listed if len(listed) <= _LONGEST_CHOICES else "NAME"
+    if {int, str} <= kinds:
+        return "SIZE"
+    return next(word for kind, word in _METAVARS.items() if kind in kinds)
 
 
 def _shown_default(field: FieldInfo) -> str:
@@ -88,13 +94,10 @@ def _shown_default(field: FieldInfo) -> str:
 
 
 def _flag_type(annotation: Any) -> Any:
-    """What the command line reads; the settings themselves check the values."""
-    kinds = {annotation, *get_args(annotation)}
-    if get_origin(annotation) is tuple:
-        return list[str]
-    if str in kinds or _choices(annotation):
-        return str
-    return next(kind for kind in (bool, int, float, Path) if kind in kinds)
+    """Values are read as text: the settings check them, and name a wrong one in their error."""
+    if annotation is bool:
+        return bool
+    return list[str] if get_origin(annotation) is tuple else str
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from carousel.errors import BadInputError
 
@@ -117,6 +117,12 @@ class TrainConfig(BaseModel):
     options: dict[str, Any] = Field(
         default_factory=dict, description="Options of the strategy, by their name there."
     )
+
+    @field_validator("memory_size", "storage_budget")
+    @classmethod
+    def _count(cls, value: int | str | None) -> int | str | None:
+        """A count is the same setting, written as a number or as text."""
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def resolve_config(

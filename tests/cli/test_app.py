@@ -1,0 +1,109 @@
+"""The command line as a new user meets it: help, version, mistakes, and what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import carousel as package
+from carousel.cli.app import app
+
+COMMANDS = [command.callback.__name__ for command in app.registered_commands]
+
+
+def test_version(carousel):
+    assert carousel("--version").stdout == f"carousel {package.__version__}\n"
+
+
+def test_no_words_show_the_help(carousel):
+    result = carousel()
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in ("train", "inspect", "benchmarks"))
+
+
+@pytest.mark.parametrize("words", [["--help"], *([command, "-h"] for command in COMMANDS)])
+def test_every_command_has_a_help(carousel, words):
+    result = carousel(*words)
+    assert result.exit_code == 0
+    assert "Usage: carousel" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "train"),
+        (["train", "--memroy-size", "5"], "--memory-size"),
+        (["train", "--epochs", "many"], "epochs is 'many'"),
+        (["inspect"], "path"),
+    ],
+)
+def test_mistakes_are_one_line_with_exit_code_2(carousel, words, said):
+    result = carousel(*words)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert said in result.stderr
+
+
+def test_a_failure_is_one_line_with_exit_code_1(carousel, monkeypatch, tmp_path):
+    def fail(*_: object) -> None:
+        raise RuntimeError("it\nbroke")
+
+    monkeypatch.setattr("carousel.storage.maintenance.verify_store", fail)
+    result = carousel("verify", tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("carousel: RuntimeError: it broke")
+    assert result.stderr.count("\n") == 1
+    monkeypatch.setenv("CAROUSEL_DEBUG", "1")
+    assert "Traceback" in carousel("verify", tmp_path).stderr
+
+
+def test_ctrl_c_is_130(carousel, monkeypatch, tmp_path):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("carousel.storage.maintenance.verify_store", interrupt)
+    assert carousel("verify", tmp_path).exit_code == 130
+
+
+LIGHT = """
+import sys
+sys.argv = ["carousel", *{words}]
+from carousel.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code in (0, 2), end.code
+heavy = {{"torch", "torchvision", "avalanche", "matplotlib", "sklearn"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_help_version_and_lists_import_nothing_heavy():
+    for words in (
+        ["train", "--help"],
+        ["--version"],
+        ["benchmarks"],
+        ["train", "--swap-ratio", "7"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", LIGHT.format(words=words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_benchmarks_lists_what_is_here_and_how_to_get_the_rest(carousel):
+    found = json.loads(carousel("benchmarks", "--json").stdout)["benchmarks"]
+    by_name = {info["name"]: info for info in found}
+    assert by_name["split-digits"]["available"]
+    assert all(info["available"] or info["how_to_get"] for info in found)
+    text = carousel("benchmarks").stdout
+    assert all(name in text for name in by_name)
+    assert "folder:PATH" in text

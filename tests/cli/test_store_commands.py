@@ -1,0 +1,120 @@
+"""inspect, verify, compact and forget on a real storage."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from carousel.storage import LMDBTier
+
+
+def damage(store, needle: bytes) -> None:
+    """Flip a bit of a record's payload, below every cache."""
+    file = store / "data.mdb"
+    content = bytearray(file.read_bytes())
+    place = content.find(needle)
+    assert place > 0
+    content[place + 3] ^= 4
+    file.write_bytes(content)
+
+
+def payload(store, id_: int) -> bytes:
+    with LMDBTier(store, readonly=True) as tier:
+        (record,) = tier.get_many(np.array([id_]))
+        return record.fields["x"].tobytes()
+
+
+def test_inspect_tells_what_is_stored(carousel, store):
+    result = carousel("inspect", store, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["records"] == 60
+    assert found["classes"] == {"0": 20, "1": 20, "2": 20}
+    assert found["tasks"] == {"0": 30, "1": 30}
+    assert found["schema"] == [{"name": "x", "dtype": "uint8", "shape": [1, 40, 40]}]
+    assert (found["durability"], found["closed_cleanly"]) == ("bounded", True)
+    assert found["quarantine"] == {}
+    assert found["file_bytes"] >= found["live_bytes"] >= 60 * 1600
+    assert found["space_amplification"] >= 1
+
+
+def test_inspect_reads_well(carousel, store):
+    text = carousel("inspect", store).stdout
+    for words in ("60", "x uint8 (1, 40, 40)", "bounded", "Samples by class", "nothing damaged"):
+        assert words in text, words
+
+
+def test_inspect_works_beside_a_writer(carousel, store):
+    with LMDBTier(store):
+        assert carousel("inspect", store).exit_code == 0
+
+
+def test_verify_passes_an_intact_storage(carousel, store):
+    result = carousel("verify", store)
+    assert result.exit_code == 0
+    assert "60 samples checked: all intact" in result.stdout
+
+
+def test_verify_finds_one_flipped_bit(carousel, store):
+    damage(store, payload(store, 7))
+    result = carousel("verify", store, "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert not found["ok"]
+    assert list(found["corrupt"]) == ["7"]
+    assert "1 damaged" in carousel("verify", store).stdout or carousel("inspect", store).stdout
+    assert list(json.loads(carousel("inspect", store, "--json").stdout)["quarantine"]) == ["7"]
+
+
+def test_forgotten_bytes_are_gone_after_compact(carousel, store):
+    bytes_before = payload(store, 6)
+    assert bytes_before in (store / "data.mdb").read_bytes()
+    result = carousel("forget", store, "--id", 6, "--class", 1, "--yes", "--json")
+    assert json.loads(result.stdout) == {"forgotten": 21, "left": 39}
+    result = carousel("compact", store, "--json")
+    assert result.exit_code == 0
+    sizes = json.loads(result.stdout)
+    assert sizes["after_bytes"] < sizes["before_bytes"]
+    assert bytes_before not in (store / "data.mdb").read_bytes()
+    assert carousel("verify", store).exit_code == 0
+
+
+def test_forget_asks_first(carousel, store):
+    refused = carousel("forget", store, "--all", answer="n\n")
+    assert refused.exit_code == 1
+    assert "Forget 60 samples for good?" in refused.output
+    assert json.loads(carousel("inspect", store, "--json").stdout)["records"] == 60
+    assert carousel("forget", store, "--all", answer="y\n").exit_code == 0
+    assert json.loads(carousel("inspect", store, "--json").stdout)["records"] == 0
+
+
+def test_forget_by_task(carousel, store):
+    assert carousel("forget", store, "--task", 1, "-y").exit_code == 0
+    assert json.loads(carousel("inspect", store, "--json").stdout)["tasks"] == {"0": 30}
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["forget", "STORE"], "give --id, --class, --task or --all"),
+        (["forget", "STORE", "--all", "--json"], "give --yes as well"),
+        (["inspect", "NOWHERE"], "give the folder of a storage"),
+        (["verify", "NOWHERE"], "give the folder of a storage"),
+        (["compact", "NOWHERE"], "give the folder of a storage"),
+        (["forget", "NOWHERE", "--all"], "give the folder of a storage"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(carousel, store, tmp_path, words, fix):
+    paths = {"STORE": store, "NOWHERE": tmp_path / "nowhere"}
+    result = carousel(*(paths.get(word, word) for word in words))
+    assert result.exit_code == 2
+    assert fix in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_storage_that_is_being_written_is_left_alone(carousel, store):
+    with LMDBTier(store):
+        assert carousel("compact", store).exit_code == 2
