@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from carousel.memory.convert import TORCH_DTYPES
+from carousel.memory.convert import TORCH_DTYPES, to_numpy
 from carousel.memory.schema import Schema
 from carousel.storage.record import FieldSpec
 
@@ -122,9 +122,9 @@ class Slab:
     ) -> None:
         """Put (n,) samples into (n,) distinct slots; what was there is forgotten."""
         self.release(slots)
-        rows = torch.from_numpy(self.table[slots])
-        for name, tensor in self._tensors.items():
-            tensor.index_copy_(0, rows, fields[name].detach().to("cpu", tensor.dtype))
+        rows = self.table[slots]
+        for name, array in self.arrays.items():
+            array[rows] = to_numpy(fields[name])
         self.assign(slots, ids, labels, tasks)
 
     def assign(self, slots: Ints, ids: Ints, labels: Ints, tasks: Ints) -> None:

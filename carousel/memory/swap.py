@@ -27,6 +27,8 @@ __all__ = ["STALENESS_BINS", "SwapEngine"]
 
 Ints = npt.NDArray[np.int64]
 
+_MOST_QUEUED = 1024
+
 STALENESS_BINS = 64
 """Bins of the staleness histogram: swaps published after 0, 1, ... steps, the last and beyond."""
 
@@ -37,7 +39,7 @@ class SwapEngine:
     One thread trains: it asks (`request`), says where a step ends (`step`), and sees slots change
     only there. A worker thread draws, saves and reads. In sync mode there is no thread: `step`
     does the whole swap, and the same seed gives the same swaps. At most one request a slot is in
-    flight, and at most `queue_rows` in all. After Lee et al., CarM (DAC 2022), section 3.
+    flight, and about `queue_rows` in all. After Lee et al., CarM (DAC 2022), section 3.
 
     Args:
         slab: the slots.
@@ -47,7 +49,8 @@ class SwapEngine:
         sync: swap inline at `step`.
         publish_every: steps between two publications; None means 4 for memories of at least 1000
             slots, else 1. Sync mode publishes at every step.
-        queue_rows: most requests in flight; more are dropped and counted.
+        queue_rows: requests are dropped, and counted, while so many are in flight; None means
+            one for every slot, but at most 1024.
 
     Attributes:
         staleness: (64,) int64, swaps by the number of steps from request to publication.
@@ -62,13 +65,13 @@ class SwapEngine:
         rng: np.random.Generator,
         sync: bool = False,
         publish_every: int | None = None,
-        queue_rows: int = 1024,
+        queue_rows: int | None = None,
     ) -> None:
         def make_swapper(pause: Callable[[float], object]) -> Swapper:
             return Swapper(slab, tier, replacement, rng, pause)
 
         self._slab = slab
-        self._queue_rows = queue_rows
+        self._queue_rows = queue_rows or min(_MOST_QUEUED, slab.slots)
         self._publish_every = publish_every or publish_every_for(slab.slots, sync=sync)
         self._few_rows = slab.spares // 2
         self._in_flight = 0
