@@ -27,6 +27,7 @@ from carousel.errors import (
 from carousel.storage.creation import (
     DATA,
     DATABASES,
+    SAMPLES,
     check_identity,
     create_storage,
     own_folder,
@@ -200,6 +201,10 @@ class Environment:
         # Two meta pages and the tree that names the databases.
         return int(pages + 3) * self.page_bytes
 
+    def leaf_pages(self, txn: Any) -> int:
+        """Leaves of the tree of records."""
+        return int(txn.stat(self.databases[SAMPLES])["leaf_pages"])
+
     @property
     def forked(self) -> bool:
         """Whether this is a copy in a child process, which must leave the original alone."""
@@ -278,7 +283,7 @@ class Environment:
                     raise
                 # A read-only medium: without the lock file there is also no owner.
                 return lmdb.open(str(self.path), **options, lock=False)
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             if "already open" in str(error):
                 raise StorageClosedError(_FORKED.format(path=self.path)) from error
             if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError):

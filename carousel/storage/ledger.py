@@ -22,13 +22,13 @@ from carousel.errors import (
 from carousel.storage.codec import decode
 from carousel.storage.columns import Ids
 from carousel.storage.creation import META, QUARANTINE, SAMPLES
-from carousel.storage.disk import free_bytes
 from carousel.storage.environment import Environment, MapFullError
 from carousel.storage.eviction import Eviction, EvictionPlan, Limits
 from carousel.storage.index import Index
-from carousel.storage.pages import LIVE_SHARE, record_costs
+from carousel.storage.pages import record_costs
 from carousel.storage.put import Put, join
 from carousel.storage.reader import big_endian_keys
+from carousel.storage.space import Space
 from carousel.storage.table import HEADER_BYTES
 from carousel.storage.tombstones import Tombstones
 
@@ -40,7 +40,6 @@ _STATE = b"state"
 _TICK = b"tick"
 _FORGOTTEN = b"forgotten"
 _ATTEMPTS = 8
-_SLACK_PAGES = 16
 
 
 @dataclass(slots=True)
@@ -77,9 +76,8 @@ class Ledger:
         self._env = env
         self._index = index
         self._eviction = eviction
-        self._limits = limits
+        self._space = Space(env, index, limits)
         self._lock = threading.RLock()
-        self._ceiling: int | None = None
         self._dirty = False
         self.counters = Counters()
         self.next_id = 0
@@ -119,7 +117,7 @@ class Ledger:
             batch = join(puts)
             self.counters.puts += len(batch)
             rows, changed = self._unstored(batch)
-            full = len(rows) > 0 and self._store(batch, rows).full
+            full = self._store(batch, rows)
             self._index.show(batch.ids)
         problems: list[StorageError | DuplicateIdError] = []
         if changed:
@@ -143,9 +141,10 @@ class Ledger:
         with self._lock:
             known = np.unique(ids)
             stored = known[self._index.contains(known)]
-            if len(stored) == 0 and not any(id_ in self.quarantined for id_ in known.tolist()):
+            given = known[known < self.next_id]
+            if len(stored) == 0 and self._tombstones.contains(given).all():
                 return 0
-            forgotten = self._tombstones.with_ids(known[known < self.next_id])
+            forgotten = self._tombstones.with_ids(given)
             before = self._eviction.state_dict()
             self._eviction.forget(self._emptied(stored))
             try:
@@ -236,7 +235,15 @@ class Ledger:
                     differ[int(batch.ids[row])] = _damage(view)
         return differ
 
-    def _store(self, batch: Put, rows: Ids) -> EvictionPlan:
+    def _store(self, batch: Put, rows: Ids) -> bool:
+        """Write rows and evict for them; returns whether some found no room at all."""
+        full = False
+        stride = self._space.deletes_at_once() or max(1, len(rows))
+        for start in range(0, len(rows), stride):
+            full |= self._store_part(batch, rows[start : start + stride]).full
+        return full
+
+    def _store_part(self, batch: Put, rows: Ids) -> EvictionPlan:
         lengths = np.array([len(batch.records[row]) for row in rows.tolist()], np.int64)
         costs = record_costs(lengths, self._env.page_bytes)
         before = self._eviction.state_dict()
@@ -244,19 +251,18 @@ class Ledger:
         for attempt in range(_ATTEMPTS):
             try:
                 plan = self._eviction.plan(
-                    self._index, batch.labels[rows], costs, self._limits_now(tight)
+                    self._index, batch.labels[rows], costs, self._space.limits(tight)
                 )
-                if attempt or self._ceiling is not None:
-                    self._evict_alone(plan)
+                self._evict_ahead(plan, always=attempt > 0)
                 self._apply(batch, rows[plan.accept], costs[plan.accept], plan)
             except _TooLargeError as error:
-                tight += error.excess
+                # Small records share leaves: evicting some of a leaf does not free it.
+                tight = 2 * tight + max(error.excess, int(costs.sum()) // 4)
             except MapFullError:
                 if not self._env.grow():
-                    tight += int(costs.sum())
+                    tight = 2 * tight + int(costs.sum())
             except TierFullError:
-                self._ceiling = self._env.file_bytes
-                logger.warning("the disk of %s is full: records are evicted now", self._env.path)
+                self._space.disk_is_full()
                 self._eviction.load_state_dict(before)
                 raise
             except BaseException:
@@ -269,29 +275,21 @@ class Ledger:
             self._eviction.load_state_dict(before)
         raise TierFullError(f"no room could be made in the storage at {self._env.path}")
 
-    def _limits_now(self, tight: int) -> Limits:
-        limits = [size for size in (self._limits.max_bytes, self._ceiling_now()) if size]
-        if not limits:
-            return self._limits
-        with self._env.read() as txn:
-            trees = max(0, self._env.live_bytes(txn) - self._index.total_length)
-        slack = _SLACK_PAGES * self._env.page_bytes
-        room = int(min(limits) * LIVE_SHARE) - trees - slack - tight
-        return Limits(self._limits.max_records, max(1, room))
+    def _evict_ahead(self, plan: EvictionPlan, *, always: bool) -> None:
+        """Make room in transactions of their own, where it does not fit into that of the records.
 
-    def _ceiling_now(self) -> int | None:
-        if self._ceiling is not None and free_bytes(self._env.path) > 8 * _GROUP:
-            self._ceiling = None
-        return self._ceiling
-
-    def _evict_alone(self, plan: EvictionPlan) -> None:
-        """Make room in a transaction before: freed pages can be used two transactions later."""
-        if len(plan.evict) == 0:
+        What they free can be used two transactions later.
+        """
+        stride = self._space.deletes_at_once()
+        crowded = stride is not None and len(plan.evict) > stride
+        if len(plan.evict) == 0 or not (always or crowded or self._space.disk_was_full):
             return
-        self._commit(drop=plan.evict)
-        self._index.remove(plan.evict)
-        self.counters.evicted += len(plan.evict)
-        plan.evict = plan.evict[:0]
+        stride = stride or len(plan.evict)
+        while len(plan.evict):
+            part, plan.evict = plan.evict[:stride], plan.evict[stride:]
+            self._commit(drop=part)
+            self._index.remove(part)
+            self.counters.evicted += len(part)
         for tick in range(2):
             self._commit(meta={_TICK: bytes([tick])})
 
@@ -360,10 +358,9 @@ class Ledger:
                 txn.delete(key, db=quarantine)
 
     def _check_size(self, txn: Any) -> None:
-        if self._limits.max_bytes is not None:
-            excess = self._env.live_bytes(txn) - int(self._limits.max_bytes * LIVE_SHARE)
-            if excess > 0:
-                raise _TooLargeError(excess)
+        excess = self._space.excess(txn)
+        if excess > 0:
+            raise _TooLargeError(excess)
 
     def _emptied(self, leaving: Ids) -> set[int]:
         """Classes that hold nothing once these stored ids are gone."""
@@ -374,9 +371,6 @@ class Ledger:
             for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
             if stored[label] == count
         }
-
-
-_GROUP = 1 << 20
 
 
 def _head(record: memoryview) -> bytes:
