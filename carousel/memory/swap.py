@@ -166,34 +166,28 @@ class SwapEngine:
         self._keeper.save(slots, self._slab.generations[slots])
 
     def drain(self, timeout: float | None = None) -> None:
-        """Wait for all requests in flight and publish them; a worker's error stays for `flush`.
+        """Wait for all requests in flight, publish them, and count what was lost.
 
         Raises:
             TimeoutError: not done within `timeout` seconds.
+            StorageError: what left could not be saved, for another reason than room.
         """
         if self._worker is None:
             self._swap_inline()
-            return
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._in_flight:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                self._publish(self._worker.finished.get(timeout=left))
-            except queue.Empty:
-                raise TimeoutError(f"{self._in_flight} swaps are still in flight") from None
-            self._wake_starved()
+        else:
+            self._await(self._worker, timeout)
+        self._swapper.release_settled()
+        for write_back in (self._swapper.write_back, self._keeper):
+            write_back.settle()
 
     def flush(self, timeout: float | None = None) -> None:
-        """`drain`, count what was lost, and raise what the worker met.
+        """`drain`, and raise what the worker met.
 
         Raises:
             TimeoutError: not done within `timeout` seconds.
             WorkerError: the worker met an unexpected error since the last call.
         """
         self.drain(timeout)
-        self._swapper.release_settled()
-        for write_back in (self._swapper.write_back, self._keeper):
-            write_back.settle()
         self._raise_error()
 
     def close(self, timeout: float = 30.0) -> None:
@@ -256,6 +250,16 @@ class SwapEngine:
                     self._error = self._error or error
                     self._swapper.abandon(swap)
                 self._publish(swap.sealed(self._slab))
+
+    def _await(self, worker: SwapWorker, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._in_flight:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._publish(worker.finished.get(timeout=left))
+            except queue.Empty:
+                raise TimeoutError(f"{self._in_flight} swaps are still in flight") from None
+            self._wake_starved()
 
     def _publish_finished(self) -> None:
         if self._worker is None:

@@ -53,12 +53,9 @@ class WriteBack:
         batch = self._copy(slots[missing], generations[missing])
         if len(batch) == 0:
             return
-        try:
+        with contextlib.suppress(TierFullError):  # its loss, if it comes to that, is counted later
             self._tier.put_many(batch)
-        except TierFullError:
-            self.lost += len(batch)
-            return
-        self.written += len(batch)
+            self.written += len(batch)
         self._unsettled.update(batch.ids.tolist())
         if len(self._unsettled) > _MOST_UNSETTLED:
             self._forget_stored()
@@ -69,7 +66,7 @@ class WriteBack:
         """Wait until storage has decided about all that was queued, and count the losses."""
         if not self._unsettled:
             return
-        with contextlib.suppress(TierFullError):  # the loss is counted below
+        with contextlib.suppress(TierFullError):  # which is what is counted here
             self._tier.flush()
         self._forget_stored()
         self.lost += len(self._unsettled)
