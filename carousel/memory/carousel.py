@@ -216,9 +216,15 @@ class Carousel:
         return self._core.gather(self._core.draw_slots(n, self._settings.rngs["sample"]))
 
     @timed
-    def sample_slots(self, slots: Ints) -> Replay:
-        """The samples of (n,) filled slots, in this order, for schedules of one's own."""
-        return self._core.gather(slots) if self._core else Replay.empty()
+    def sample_slots(self, slots: Ints, out: Mapping[str, Tensor] | None = None) -> Replay:
+        """The samples of (n,) filled slots, in this order, for schedules of one's own.
+
+        Args:
+            slots: (n,) of `filled_slots`.
+            out: per field a CPU tensor (n, *shape) to gather into, such as the end of a batch;
+                by default buffers that are used again by the second call that follows.
+        """
+        return self._core.gather(slots, out) if self._core else Replay.empty()
 
     @timed
     def observe(self, replay: Replay, logits: Tensor, losses: Tensor | None = None) -> None:

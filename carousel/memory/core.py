@@ -60,9 +60,9 @@ class Core:
         slots: Ints = rng.choice(pool, min(n, slab.filled), replace=False, shuffle=False)
         return slots
 
-    def gather(self, slots: Ints) -> Replay:
-        """The samples of (n,) filled slots, noted as replayed."""
-        replay = self._buffers.gather(self.slab, slots)
+    def gather(self, slots: Ints, out: Mapping[str, Tensor] | None = None) -> Replay:
+        """The samples of (n,) filled slots, noted as replayed; `out` in place of the buffers."""
+        replay = self._buffers.gather(self.slab, slots, out)
         self.distinct.add(replay.ids)
         return replay
 

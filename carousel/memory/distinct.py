@@ -33,7 +33,7 @@ class DistinctIds:
 
     def __init__(self) -> None:
         self._pages: dict[int, npt.NDArray[np.uint8]] = {}
-        self._pending: Ints = np.empty(_PENDING, np.int64)
+        self._pending: list[Ints] = []
         self._waiting = 0
         self.complete = True
 
@@ -46,17 +46,17 @@ class DistinctIds:
     @property
     def nbytes(self) -> int:
         """Bytes of RAM held."""
-        return self._pending.nbytes + len(self._pages) * _PAGE_IDS // 8
+        return self._waiting * 8 + len(self._pages) * _PAGE_IDS // 8
 
     def add(self, ids: Ints) -> None:
-        """Note (n,) ids of at least 0; cheap, for they are put in their place many at a time."""
-        if self._waiting + len(ids) > _PENDING:
-            self._fold()
-        if len(ids) > _PENDING:
-            self._mark(ids)
-            return
-        self._pending[self._waiting : self._waiting + len(ids)] = ids
+        """Note (n,) ids of at least 0; cheap, for they are put in their place many at a time.
+
+        The array is kept for a while: it must not change.
+        """
+        self._pending.append(ids)
         self._waiting += len(ids)
+        if self._waiting >= _PENDING:
+            self._fold()
 
     def state_dict(self) -> dict[str, Any]:
         """The pages as tensors."""
@@ -66,12 +66,14 @@ class DistinctIds:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        self._waiting = 0
+        self._pending, self._waiting = [], 0
         self._pages = {int(number): page.numpy().copy() for number, page in state["pages"].items()}
         self.complete = bool(state["complete"])
 
     def _fold(self) -> None:
-        self._mark(self._pending[: self._waiting])
+        if self._waiting:
+            self._mark(np.concatenate(self._pending))
+        self._pending = []
         self._waiting = 0
 
     def _mark(self, ids: Ints) -> None:

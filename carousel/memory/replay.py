@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,10 +74,10 @@ class ReplayBuffers:
         """Bytes of both buffers."""
         return 2 * self._rows * self._schema.nbytes
 
-    def gather(self, slab: Slab, slots: Ints) -> Replay:
-        """The samples of (n,) slots."""
+    def gather(self, slab: Slab, slots: Ints, out: Mapping[str, Tensor] | None = None) -> Replay:
+        """The samples of (n,) slots, in `out` or else in the next buffer."""
         rows, ids, labels, tasks, generations = slab.columns.take(slots, axis=1)
-        fields = self._next(len(slots))
+        fields = self._next(len(slots)) if out is None else dict(out)
         slab.gather(rows, fields)
         return Replay(
             fields, torch.from_numpy(labels), torch.from_numpy(tasks), slots, generations, ids
