@@ -16,7 +16,7 @@ from carousel.errors import BadInputError, SchemaMismatchError
 from carousel.strategies.raw import Kind, RawSource, as_tensor
 from carousel.strategies.tree import Transform
 
-__all__ = ["BatchTransform", "PerSample", "append_rows", "batch_transform"]
+__all__ = ["BatchTransform", "PerSample", "append_labels", "append_samples", "batch_transform"]
 
 BatchTransform: TypeAlias = Callable[[Tensor], Tensor]
 """From raw samples (n, *shape) to model input (n, *shape)."""
@@ -42,38 +42,43 @@ def batch_transform(source: RawSource, given: BatchTransform | None) -> BatchTra
     return PerSample(source.transforms, source.kind)
 
 
-def append_rows(mbatch: list[Tensor], x: Tensor, labels: Tensor, tasks: Tensor) -> slice:
-    """Append replayed rows to a mini-batch (x, y) or (x, y, task) in place.
+def append_samples(mbatch: list[Tensor], x: Tensor) -> None:
+    """Append (n, *shape) model input to the samples of a mini-batch, in place.
 
-    Args:
-        mbatch: the fields of the mini-batch, on the training device.
-        x: (n, *shape) model input on the same device.
-        labels: (n,) class labels.
-        tasks: (n,) task labels, used when the mini-batch has three fields.
+    Raises:
+        SchemaMismatchError: they do not look like the samples of the stream.
+    """
+    stream = mbatch[0]
+    if x.dtype == stream.dtype:
+        try:
+            mbatch[0] = torch.cat((stream, x))
+        except RuntimeError:
+            if x.shape[1:] == stream.shape[1:]:
+                raise
+        else:
+            return
+    raise SchemaMismatchError(
+        f"replayed samples are {x.dtype} {tuple(x.shape[1:])} and those of the mini-batch "
+        f"{stream.dtype} {tuple(stream.shape[1:])}",
+        fix="give transform=, from raw samples to what the model takes, a batch at a time",
+    )
 
-    Returns:
-        Where the appended rows are.
+
+def append_labels(mbatch: list[Tensor], labels: Tensor, tasks: Tensor) -> None:
+    """Append (n,) class and task labels to a mini-batch (x, y) or (x, y, task), in place.
 
     Raises:
         BadInputError: the mini-batch has other fields than these.
-        SchemaMismatchError: the rows do not look like those of the stream.
     """
-    stream = mbatch[0]
-    if x.dtype != stream.dtype or x.shape[1:] != stream.shape[1:]:
-        raise SchemaMismatchError(
-            f"replayed samples are {x.dtype} {tuple(x.shape[1:])} and those of the mini-batch "
-            f"{stream.dtype} {tuple(stream.shape[1:])}",
-            fix="give transform=, from raw samples to what the model takes, a batch at a time",
-        )
-    if len(mbatch) not in (2, 3):
+    device = mbatch[1].device
+    mbatch[1] = torch.cat((mbatch[1], labels.to(device, non_blocking=True)))
+    if len(mbatch) == 2:
+        return
+    if len(mbatch) != 3:
         raise BadInputError(
             f"the mini-batch has {len(mbatch)} fields", fix="use (x, y) or (x, y, task label)"
         )
-    mbatch[0] = torch.cat((stream, x))
-    mbatch[1] = torch.cat((mbatch[1], labels))
-    if len(mbatch) == 3:
-        mbatch[2] = torch.cat((mbatch[2], tasks))
-    return slice(len(stream), len(stream) + len(x))
+    mbatch[2] = torch.cat((mbatch[2], tasks.to(device, non_blocking=True)))
 
 
 @dataclass(frozen=True)

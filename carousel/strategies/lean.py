@@ -17,53 +17,72 @@ __all__ = ["LeanTemplate"]
 
 Callback: TypeAlias = Callable[..., Any]
 
+_EVENTS = (
+    "before_training_iteration",
+    "before_forward",
+    "after_forward",
+    "before_backward",
+    "after_backward",
+    "before_update",
+    "after_update",
+    "after_training_iteration",
+)
 _EMPTY = ("BasePlugin", "BaseSGDPlugin", "SupervisedPlugin", "PluginMetric")
 """Classes of Avalanche whose callbacks do nothing."""
 
 
 class LeanTemplate(SupervisedTemplate):
-    """`SupervisedTemplate` of Avalanche with the same events and less overhead."""
+    """`SupervisedTemplate` of Avalanche with the same events and less overhead.
 
-    def training_epoch(self, **kwargs: Any) -> None:
+    ``loss`` starts an iteration as a zero, as in Avalanche, if a plugin could see it before the
+    criterion has been called; else it is the criterion's value from the start. A plugin whose
+    attribute ``leaves_loss`` is true says that it does not look.
+    """
+
+    def training_epoch(self, **kwargs: Any) -> None:  # noqa: PLR0912 - one loop an event
         """One pass over the loader; see `SGDUpdate.training_epoch` of Avalanche."""
-        before_iteration = self._answering("before_training_iteration")
-        before_forward = self._answering("before_forward")
-        after_forward = self._answering("after_forward")
-        before_backward = self._answering("before_backward")
-        after_backward = self._answering("after_backward")
-        before_update = self._answering("before_update")
-        after_update = self._answering("after_update")
-        after_iteration = self._answering("after_training_iteration")
-
+        events = (self._answering(event) for event in _EVENTS)
+        before_step, before_forward, after_forward, before_backward, after_backward, *late = events
+        before_update, after_update, after_step = late
+        adds_up = not all(map(_leaves_loss, (*before_forward, *after_forward, *before_backward)))
         for mbatch in self.dataloader:
             self.mbatch = mbatch
             if self._stop_training:
                 break
             self._unpack_minibatch()
-            self._fire(before_iteration, kwargs)
+            for call in before_step:
+                call(self, **kwargs)
             self.optimizer.zero_grad()
-            self.loss = self._make_empty_loss()
-
-            self._fire(before_forward, kwargs)
+            if adds_up:
+                self.loss = self._make_empty_loss()
+            for call in before_forward:
+                call(self, **kwargs)
             self.mb_output = self.forward()
-            self._fire(after_forward, kwargs)
-            self.loss += self.criterion()
-
-            self._fire(before_backward, kwargs)
+            for call in after_forward:
+                call(self, **kwargs)
+            if adds_up:
+                self.loss += self.criterion()
+            else:
+                self.loss = self.criterion()
+            for call in before_backward:
+                call(self, **kwargs)
             self.backward()
-            self._fire(after_backward, kwargs)
-
-            self._fire(before_update, kwargs)
+            for call in after_backward:
+                call(self, **kwargs)
+            for call in before_update:
+                call(self, **kwargs)
             self.optimizer_step()
-            self._fire(after_update, kwargs)
-            self._fire(after_iteration, kwargs)
-
-    def _fire(self, callbacks: list[Callback], kwargs: dict[str, Any]) -> None:
-        for callback in callbacks:
-            callback(self, **kwargs)
+            for call in after_update:
+                call(self, **kwargs)
+            for call in after_step:
+                call(self, **kwargs)
 
     def _answering(self, event: str) -> list[Callback]:
         return [getattr(plugin, event) for plugin in self.plugins if _answers(plugin, event)]
+
+
+def _leaves_loss(callback: Callback) -> bool:
+    return getattr(getattr(callback, "__self__", None), "leaves_loss", False)
 
 
 def _answers(plugin: Any, event: str) -> bool:

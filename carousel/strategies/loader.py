@@ -42,6 +42,8 @@ class StreamLoader:
         rows: (k,) int64 rows of the source in the batch just given.
         memory_places: (m,) int64 places 0..mix - 1 that belong to the batch just given.
         mix: memory rows in the epoch; set it before the epoch starts.
+        room: rows of a memory that will be appended to each batch; set it before the epoch
+            starts, and `batch_and_tail` saves copying the batch to append them.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -72,8 +74,11 @@ class StreamLoader:
         self.drop_last = drop_last
         self.transform = transform
         self.mix = 0
+        self.room = 0
+        self._joint: tuple[Tensor, Tensor] | None = None
         self.rows = torch.empty(0, dtype=torch.int64)
         self.memory_places = torch.empty(0, dtype=torch.int64)
+        self._single = source.single()
         self._rng = generator(seed, name)
         self._epoch_state = state_of(self._rng)
         self._next_batch = 0
@@ -86,13 +91,26 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[list[Tensor]]:
         self._epoch_state = state_of(self._rng)
-        order = self._order()
+        batches = self._batches(self._order())
         start, self._resume_at = self._resume_at, 0
         for number in range(start, len(self)):
             self._next_batch = number + 1
-            yield self._batch(order[number * self.batch_size : (number + 1) * self.batch_size])
+            self.rows, self.memory_places, places, *fields = batches[number]
+            yield [self._samples(places, self.room + len(self.memory_places)), *fields]
         self._epoch_state = state_of(self._rng)
         self._next_batch = 0
+
+    def batch_and_tail(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Where memory rows may be written, if `x` are the samples of the batch just given.
+
+        Returns:
+            (k + room, *shape) the samples with room behind them, and that room; None if the
+            batch has none, or `x` was made from it.
+        """
+        if self._joint is None or self._joint[0] is not x:
+            return None
+        joint = self._joint[1]
+        return joint, joint[len(x) :]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, so that another one goes on with the next batch."""
@@ -119,16 +137,35 @@ class StreamLoader:
             return torch.arange(total)
         return torch.from_numpy(self._rng.permutation(total).astype(np.int64, copy=False))
 
-    def _batch(self, places: Tensor) -> list[Tensor]:
-        if self.mix:
-            of_stream = places < len(self.source)
-            self.memory_places = places[~of_stream] - len(self.source)
-            places = places[of_stream]
-        self.rows = places
-        x = self.source.rows(places)
-        if self.transform is not None:
-            x = self.transform(x)
-        batch = [x, self.source.labels[places]]
-        if self.source.carries_tasks:
-            batch.append(self.source.tasks[places])
-        return batch
+    def _batches(self, order: Tensor) -> list[tuple[Tensor, ...]]:
+        """Rows, memory places, places of the samples, labels (and tasks) of each batch.
+
+        All are views of columns that are put in order once an epoch.
+        """
+        source, size = self.source, self.batch_size
+        of_stream = order < len(source)
+        rows, mixed_in = order[of_stream], order[~of_stream] - len(source)
+        of_stream_in = [int(part.sum()) for part in torch.split(of_stream, size)]
+        of_memory_in = [len(part) for part in torch.split(of_stream, size)]
+        of_memory_in = [all_ - n for all_, n in zip(of_memory_in, of_stream_in, strict=True)]
+        places = rows if self._single is None else self._single[1][rows]
+        columns = [rows, places, source.labels[rows]]
+        if source.carries_tasks:
+            columns.append(source.tasks[rows])
+        split = [torch.split(column, of_stream_in) for column in columns]
+        split.insert(1, torch.split(mixed_in, of_memory_in))
+        return list(zip(*split, strict=True))
+
+    def _samples(self, places: Tensor, room: int) -> Tensor:
+        self._joint = None
+        if self._single is None or self.transform is not None:
+            x = self.source.rows(self.rows)
+            return x if self.transform is None else self.transform(x)
+        tensor = self._single[0]
+        if room == 0:
+            return tensor.index_select(0, places)
+        count = len(places)
+        joint = tensor.new_empty((count + room, *tensor.shape[1:]))
+        x = torch.index_select(tensor, 0, places, out=joint[:count])
+        self._joint = (x, joint)
+        return x

@@ -22,9 +22,9 @@ from carousel.errors import BadInputError
 from carousel.memory import Carousel, Replay
 from carousel.memory.admission import Admission
 from carousel.memory.gate import Gate
-from carousel.memory.seeds import fresh_seed
+from carousel.memory.seeds import fresh_seed, generator
 from carousel.storage.tier import Durability, StorageTier
-from carousel.strategies.batch import BatchTransform, append_rows, batch_transform
+from carousel.strategies.batch import BatchTransform, append_labels, append_samples, batch_transform
 from carousel.strategies.draw import Draw, ReplayRule, make_draw
 from carousel.strategies.fast import FastMode, check_fast_mode, same_rows, stream_loader
 from carousel.strategies.loader import StreamLoader
@@ -90,6 +90,9 @@ class CarMPlugin(SupervisedPlugin):
         ...     )
     """
 
+    leaves_loss = True
+    """Callbacks before the criterion do not look at ``strategy.loss``; see `LeanTemplate`."""
+
     def __init__(
         self,
         memory_size: int | str,
@@ -134,7 +137,9 @@ class CarMPlugin(SupervisedPlugin):
         self.memory_rows: slice | None = None
         self._observes = swap and swap_ratio > 0
         self._update = make_update(update, self.carousel)
+        self._loader: StreamLoader | None = None
         self._draw: Draw | None = None
+        self._draw_state: dict[str, Any] | None = None
         self._replay: Replay | None = None
         self._rows: Tensor | None = None
         self._close = weakref.finalize(self, self.carousel.close)
@@ -165,6 +170,8 @@ class CarMPlugin(SupervisedPlugin):
         """Check the samples of the experience before anything changes."""
         self._source = raw_source(strategy.experience.dataset)
         self._top_label = _check_samples(self._source)
+        if self.carousel.schema is not None:
+            self.carousel.schema.validate({"x": self._source.rows(torch.tensor([0]))})
         self._transform = batch_transform(self._source, self.transform)
 
     def after_train_dataset_adaptation(self, strategy: Any, *_: Any, **__: Any) -> None:
@@ -184,11 +191,15 @@ class CarMPlugin(SupervisedPlugin):
         source = self._source
         first_id = self.carousel.reserve(self.run, _number_of(strategy), len(source))
         self._update.begin(source, first_id)
-        loader = self._loader_for(strategy)
-        if loader is not None:
-            strategy.dataloader = loader
+        self._loader = self._loader_for(strategy)
+        if self._loader is not None:
+            strategy.dataloader = self._loader
         batch_size = self.batch_size_mem or strategy.train_mb_size
-        self._draw = make_draw(self.replay_rule, self.carousel, batch_size, self.seed)
+        rng = generator(self.seed, f"replay {strategy.clock.train_exp_counter}")
+        self._draw = make_draw(self.replay_rule, self.carousel, batch_size, rng)
+        if self._draw_state is not None:
+            self._draw.load_state_dict(self._draw_state)
+            self._draw_state = None
         self._checked_labels = False
 
     def before_training_epoch(self, strategy: Any, *_: Any, **__: Any) -> None:
@@ -201,17 +212,20 @@ class CarMPlugin(SupervisedPlugin):
         assert self._draw is not None
         if self.update_rule == "batch":
             self._rows = _take_row_numbers(strategy)
-        self.memory_rows = None
-        self._replay = replay = self._draw.next()
+        mbatch = strategy.mbatch
+        count = len(mbatch[0])
+        joint = None if self._loader is None else self._loader.batch_and_tail(mbatch[0])
+        self._replay = replay = self._draw.next(None if joint is None else joint[1])
         if replay is None:
+            self.memory_rows = None
             return
-        device = strategy.device
-        x = replay.x.to(device, non_blocking=True)
-        if self._transform is not None:
-            x = self._transform(x)
-        labels = replay.labels.to(device, non_blocking=True)
-        tasks = replay.tasks.to(device, non_blocking=True)
-        self.memory_rows = append_rows(strategy.mbatch, x, labels, tasks)
+        if joint is not None and replay.x is joint[1]:
+            mbatch[0] = joint[0]
+        else:
+            x = replay.x.to(strategy.device, non_blocking=True)
+            append_samples(mbatch, x if self._transform is None else self._transform(x))
+        append_labels(mbatch, replay.labels, replay.tasks)
+        self.memory_rows = slice(count, count + len(replay))
 
     def after_forward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Hand the logits of the replayed rows to the gate."""
@@ -223,12 +237,15 @@ class CarMPlugin(SupervisedPlugin):
 
     def after_training_iteration(self, *_: Any, **__: Any) -> None:
         """Store the batch (``update="batch"``) and publish what the workers brought."""
-        self._update.after_step(self._rows)
-        self.carousel.step()
+        if self._update.after_step(self._rows):
+            assert self._draw is not None
+            self._draw.memory_changed()
+        if self._observes:
+            self.carousel.step()
 
     def after_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Wait for the experience's saves and let its samples compete for slots."""
-        self._replay = None
+        self._replay = self._draw = None
         self.memory_rows = None
         if self.update_rule == "experience" or not isinstance(
             strategy.experience, OnlineCLExperience
@@ -242,7 +259,11 @@ class CarMPlugin(SupervisedPlugin):
 
     def state_dict(self) -> dict[str, Any]:
         """The memory and the place in the experience, for a checkpoint; plain types, tensors."""
-        return {"carousel": self.carousel.state_dict(), "update": self._update.state_dict()}
+        return {
+            "carousel": self.carousel.state_dict(),
+            "update": self._update.state_dict(),
+            "draw": None if self._draw is None else self._draw.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; call it before training.
@@ -252,6 +273,7 @@ class CarMPlugin(SupervisedPlugin):
         """
         self.carousel.load_state_dict(state["carousel"])
         self._update.load_state_dict(state["update"])
+        self._draw_state = state["draw"]
 
     def _loader_for(self, strategy: Any) -> StreamLoader | None:
         if self.fast_loader is False:

@@ -85,6 +85,13 @@ class RawSource:
         order[torch.cat(here)] = torch.arange(len(rows))
         return torch.cat(taken)[order]
 
+    def single(self) -> tuple[Tensor, Tensor] | None:
+        """A tensor (m, *shape) and (n,) rows of it that are the samples, if there is just one."""
+        part = self._parts[0]
+        if len(self._parts) == 1 and isinstance(part, _Tensors):
+            return part.x, self._inside
+        return None
+
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Row numbers and raw samples of all rows in order, `size` at a time."""
         for rows in torch.split(torch.arange(len(self)), size):

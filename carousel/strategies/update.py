@@ -27,8 +27,12 @@ class Update(Protocol):
         """The experience starts."""
         ...
 
-    def after_step(self, rows: Tensor | None) -> None:
-        """The model was trained on these (k,) rows of the source (None: not known)."""
+    def after_step(self, rows: Tensor | None) -> bool:
+        """The model was trained on these (k,) rows of the source (None: not known).
+
+        Returns:
+            Whether the memory may have changed.
+        """
         ...
 
     def end(self) -> None:
@@ -67,8 +71,8 @@ class _ByExperience:
         self._source, self._first_id = source, first_id
         self._carousel.save_in_background(self._batches())
 
-    def after_step(self, rows: Tensor | None) -> None:
-        pass
+    def after_step(self, rows: Tensor | None) -> bool:  # noqa: ARG002 - of the protocol
+        return False
 
     def end(self) -> None:
         source = self._source
@@ -110,11 +114,11 @@ class _ByBatch:
             self._first_id = first_id
             self._seen = torch.zeros(len(source), dtype=torch.bool)
 
-    def after_step(self, rows: Tensor | None) -> None:
+    def after_step(self, rows: Tensor | None) -> bool:
         assert rows is not None
         fresh = rows[~self._seen[rows]]
         if len(fresh) == 0:
-            return
+            return False
         self._seen[fresh] = True
         x = self._source.rows(fresh)
         ids = self._first_id + fresh.numpy()
@@ -124,6 +128,7 @@ class _ByBatch:
         self._carousel.admit(
             ids, labels, tasks, fetch=lambda admitted: {"x": x[torch.from_numpy(admitted)]}
         )
+        return True
 
     def end(self) -> None:
         pass
