@@ -11,12 +11,23 @@ from typing import Any
 import lmdb
 
 from carousel.errors import BadInputError, ForeignStorageError
-from carousel.storage.disk import sync_folder
+from carousel.storage.disk import extend, sync_folder
 from carousel.storage.owner import OwnerLock
 
-__all__ = ["DATA", "DATABASES", "META", "QUARANTINE", "SAMPLES", "check_identity", "create_storage"]
+__all__ = [
+    "DATA",
+    "DATABASES",
+    "META",
+    "QUARANTINE",
+    "SAMPLES",
+    "check_identity",
+    "create_storage",
+    "own_folder",
+    "take_lock_file",
+]
 
 DATA = "data.mdb"
+LOCK = "lock.mdb"
 SAMPLES, META, QUARANTINE = b"samples", b"meta", b"quarantine"
 DATABASES = (SAMPLES, META, QUARANTINE)
 FORMAT = 1
@@ -24,6 +35,7 @@ FORMAT = 1
 _IDENTITY = b"carousel"
 _FRESH = ".new"
 _FIRST_MAP = 1 << 20
+_LOCK_BYTES = 40 << 10  # 512 readers
 
 
 def own_folder(path: Path) -> OwnerLock:
@@ -52,6 +64,7 @@ def create_storage(path: Path) -> None:
     fresh = path / _FRESH
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
+    take_lock_file(fresh)
     env = lmdb.open(str(fresh), map_size=_FIRST_MAP, max_dbs=len(DATABASES), lib_version=0)
     databases = {name: env.open_db(name) for name in DATABASES}
     identity = {"format": FORMAT, "uuid": uuid.uuid4().hex, "lmdb": "0.9"}
@@ -61,6 +74,19 @@ def create_storage(path: Path) -> None:
     (fresh / DATA).rename(path / DATA)
     shutil.rmtree(fresh)
     sync_folder(path)
+
+
+def take_lock_file(path: Path) -> None:
+    """Give the lock file of LMDB its disk space while nothing has it open.
+
+    LMDB maps and writes it; on a full disk that would be a SIGBUS.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    lock = path / LOCK
+    lock.touch()
+    extend(lock, lock.stat().st_size, _LOCK_BYTES)
 
 
 def check_identity(env: Any, path: Path) -> str:

@@ -31,9 +31,11 @@ from carousel.storage.creation import (
     check_identity,
     create_storage,
     own_folder,
+    take_lock_file,
 )
 from carousel.storage.datafile import inspect_data_file
 from carousel.storage.disk import extend, free_bytes, sync_file, warn_if_networked
+from carousel.storage.lmdb_errors import MapFullError, cannot_open, translate
 from carousel.storage.owner import Marker, boot_id, read_marker, refuse_unclean, write_marker
 from carousel.storage.tier import Durability
 
@@ -54,10 +56,6 @@ _FORKED = (
     "{path} was open when this process was forked, and LMDB does not survive that; "
     "use it in the parent only, or start the child with the spawn method"
 )
-
-
-class MapFullError(TierFullError):
-    """The map is full: evict or grow, then try again."""
 
 
 class Environment:
@@ -100,10 +98,12 @@ class Environment:
         self._env: Any = None
         try:
             self._open(preallocate)
-        except BaseException:
+        except BaseException as error:
             if self._env is not None:
                 self._env.close()
             self._release()
+            if isinstance(error, OSError | lmdb.Error):
+                raise cannot_open(error, self.path) from error
             raise
 
     def _open(self, preallocate: bool) -> None:
@@ -118,6 +118,8 @@ class Environment:
                     f"{self._data} is missing; restore it from a copy or start with --fresh"
                 )
             create_storage(self.path)
+        if not self.readonly:
+            take_lock_file(self.path)
         geometry = inspect_data_file(self._data, ours=marker is not None)
         self.page_bytes = geometry.page_bytes
         used = (geometry.last_page + 1) * geometry.page_bytes
@@ -135,7 +137,7 @@ class Environment:
             self.uuid = check_identity(self._env, self.path)
             self.databases = {name: self._env.open_db(name, create=False) for name in DATABASES}
         except lmdb.Error as error:
-            raise self.translate(error) from error
+            raise translate(error, self.path) from error
         if self.readonly:
             return
         self._env.reader_check()
@@ -156,7 +158,7 @@ class Environment:
             with self._begin() as txn:
                 yield txn
         except lmdb.Error as error:
-            raise self.translate(error) from error
+            raise translate(error, self.path) from error
         finally:
             self._leave()
 
@@ -180,7 +182,7 @@ class Environment:
             with self._env.begin(write=True, buffers=True) as txn:
                 yield txn
         except lmdb.Error as error:
-            raise self.translate(error, need_bytes) from error
+            raise translate(error, self.path, need_bytes) from error
         finally:
             self._leave()
 
@@ -231,7 +233,7 @@ class Environment:
         try:
             self._env.copy(str(folder), compact=True)
         except lmdb.Error as error:
-            raise self.translate(error) from error
+            raise translate(error, self.path) from error
         finally:
             self._leave()
 
@@ -250,18 +252,6 @@ class Environment:
                 self._mark(clean=True)
             self._env.close()
         self._release()
-
-    def translate(self, error: lmdb.Error, need_bytes: int = 0) -> StorageError:
-        """The error of this package that an error of LMDB stands for."""
-        if isinstance(error, lmdb.MapFullError):
-            return MapFullError(f"the map of {self.path} is full ({self._map_bytes} bytes)")
-        if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
-            return StorageCorruptedError(f"{self._data} is damaged: {error}")
-        # LMDB reports a full disk as a plain I/O error.
-        full = getattr(error, "code", 0) in (ENOSPC, EDQUOT)
-        if full or (need_bytes and free_bytes(self.path) < need_bytes + (1 << 20)):
-            return TierFullError(f"the disk of {self.path} is full")
-        return StorageIOError(f"{self.path}: {error}")
 
     def _map(self) -> Any:
         options: dict[str, Any] = {
@@ -287,8 +277,8 @@ class Environment:
             if "already open" in str(error):
                 raise StorageClosedError(_FORKED.format(path=self.path)) from error
             if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError):
-                raise self.translate(error) from error
-            raise StorageIOError(f"{self.path} cannot be opened: {error}") from error
+                raise translate(error, self.path) from error
+            raise cannot_open(error, self.path) from error
 
     def _map_for(self, used: int) -> int:
         if self.max_bytes is not None:
@@ -346,7 +336,12 @@ class Environment:
 
     def _mark(self, *, clean: bool) -> None:
         safe = self.durability in ("durable", "bounded")
-        write_marker(self.path, Marker(self.uuid, self.durability, boot_id(), clean or safe))
+        try:
+            write_marker(self.path, Marker(self.uuid, self.durability, boot_id(), clean or safe))
+        except OSError as error:
+            if not (safe or clean):
+                raise
+            logger.warning("the marker of %s could not be written: %s", self.path, error)
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():

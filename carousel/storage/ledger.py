@@ -22,9 +22,10 @@ from carousel.errors import (
 from carousel.storage.codec import decode
 from carousel.storage.columns import Ids
 from carousel.storage.creation import META, QUARANTINE, SAMPLES
-from carousel.storage.environment import Environment, MapFullError
+from carousel.storage.environment import Environment
 from carousel.storage.eviction import Eviction, EvictionPlan, Limits
 from carousel.storage.index import Index
+from carousel.storage.lmdb_errors import MapFullError
 from carousel.storage.pages import record_costs
 from carousel.storage.put import Put, join
 from carousel.storage.reader import big_endian_keys
@@ -128,12 +129,7 @@ class Ledger:
                 )
             )
         if full:
-            problems.append(
-                TierFullError(
-                    f"the storage at {self._env.path} is full; raise its budget or choose another "
-                    "eviction rule"
-                )
-            )
+            problems.append(self._space.full_error())
         _raise(problems)
 
     def delete(self, ids: Ids) -> int:

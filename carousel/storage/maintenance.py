@@ -29,6 +29,7 @@ from carousel.storage.eviction import EvictionPlan, Limits
 from carousel.storage.file_tier import JOURNAL, FileTier
 from carousel.storage.index import Index
 from carousel.storage.limits import State
+from carousel.storage.lmdb_errors import translate
 from carousel.storage.lmdb_tier import LMDBTier
 from carousel.storage.owner import OwnerLock, read_marker
 from carousel.storage.registry import is_open
@@ -217,7 +218,7 @@ def _copy(folder: Path, fresh: Path, progress: Progress | None) -> int:
                 _copy_database(env, copy, name, progress)
         return env.last_transaction
     except lmdb.Error as error:
-        raise env.translate(error) from error
+        raise translate(error, folder) from error
     except OSError as error:
         raise StorageIOError(f"{folder} could not be compacted: {error}") from error
     finally:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -71,17 +72,19 @@ class OwnerLock:
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self._is_current(file):
-                os.close(file)
-                return -1
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         except OSError as error:
             owner = _owner(os.pread(file, 256, 0))
             os.close(file)
             if isinstance(error, BlockingIOError | PermissionError):
                 raise self._locked(owner) from None
             raise StorageIOError(f"{self._path} cannot be locked: {error}") from error
+        if not self._is_current(file):
+            os.close(file)
+            return -1
+        # The lock holds without a name in it, as on a disk that is full.
+        with suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         return file
 
     def _is_current(self, file: int) -> bool:

@@ -145,5 +145,3 @@ def _same(spec: FieldSpec, array: npt.NDArray[Any]) -> bool:
     if spec.dtype == ENCODED:
         return array.dtype == object and array.ndim == 1
     return array.dtype == numpy_dtype(spec.dtype) and array.shape[1:] == spec.shape
-
-

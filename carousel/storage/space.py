@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from carousel.errors import TierFullError
 from carousel.storage.disk import free_bytes
 from carousel.storage.environment import Environment
 from carousel.storage.index import Index
@@ -48,6 +49,15 @@ class Space:
         if self._ceiling is None:
             logger.warning("the disk of %s is full: what is stored makes room now", self._env.path)
         self._ceiling = self._env.file_bytes
+
+    def full_error(self) -> TierFullError:
+        """What to say when the rule made no room."""
+        if self.disk_was_full:
+            return TierFullError(f"the disk of {self._env.path} is full and nothing was evicted")
+        return TierFullError(
+            f"the storage at {self._env.path} is full; raise its budget or choose another "
+            "eviction rule"
+        )
 
     def limits(self, tight: int = 0) -> Limits:
         """What records may come to, in the unit of the index's lengths.

@@ -14,9 +14,10 @@ from carousel.errors import (
     StorageIOError,
     TierFullError,
 )
-from carousel.storage import creation, disk, environment
+from carousel.storage import creation, disk, environment, lmdb_errors
 from carousel.storage.creation import DATABASES, META, SAMPLES
-from carousel.storage.environment import Environment, MapFullError
+from carousel.storage.environment import Environment
+from carousel.storage.lmdb_errors import MapFullError, translate
 
 
 @pytest.fixture
@@ -247,15 +248,15 @@ def test_closing_waits_for_a_reader(open_env):
         (lmdb.Error("x"), StorageIOError),
     ],
 )
-def test_errors_of_lmdb_become_ours(open_env, error, expected):
-    env = open_env()
-    assert type(env.translate(error)) is expected
+def test_errors_of_lmdb_become_ours(tmp_path, error, expected):
+    assert type(translate(error, tmp_path)) is expected
 
 
 def test_an_io_error_on_a_full_disk_is_a_full_tier(open_env, monkeypatch):
     env = open_env()
-    monkeypatch.setattr(environment, "free_bytes", lambda path: 1000)
-    assert type(env.translate(lmdb.Error("Input/output error"), 5000)) is TierFullError
+    for module in (environment, lmdb_errors):
+        monkeypatch.setattr(module, "free_bytes", lambda path: 1000)
+    assert type(translate(lmdb.Error("Input/output error"), env.path, 5000)) is TierFullError
     assert not env.grow()
 
 

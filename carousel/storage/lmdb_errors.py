@@ -1,0 +1,51 @@
+"""Errors of LMDB and of opening files, in the words of this package."""
+
+from __future__ import annotations
+
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+
+import lmdb
+
+from carousel.errors import (
+    StorageCorruptedError,
+    StorageError,
+    StorageIOError,
+    TierFullError,
+)
+from carousel.storage.disk import free_bytes
+
+__all__ = ["MapFullError", "cannot_open", "translate"]
+
+_LITTLE = 1 << 16
+_MARGIN = 1 << 20
+
+
+class MapFullError(TierFullError):
+    """The map is full: evict or grow, then try again."""
+
+
+def translate(error: lmdb.Error, path: Path, need_bytes: int = 0) -> StorageError:
+    """The error that an error of LMDB within a transaction stands for.
+
+    Args:
+        error: what LMDB raised.
+        path: the storage folder.
+        need_bytes: what was going to be written. LMDB reports a full disk as a plain I/O error,
+            so it is told by what the disk has left.
+    """
+    if isinstance(error, lmdb.MapFullError):
+        return MapFullError(f"the map of {path} is full")
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return StorageCorruptedError(f"the data file of {path} is damaged: {error}")
+    full = getattr(error, "code", 0) in (ENOSPC, EDQUOT)
+    if full or (need_bytes and free_bytes(path) < need_bytes + _MARGIN):
+        return TierFullError(f"the disk of {path} is full")
+    return StorageIOError(f"{path}: {error}")
+
+
+def cannot_open(error: OSError | lmdb.Error, path: Path) -> StorageError:
+    """The error that an error while opening or making a storage stands for."""
+    if getattr(error, "errno", 0) in (ENOSPC, EDQUOT) or free_bytes(path) < _LITTLE:
+        return TierFullError(f"the disk of {path} is full")
+    return StorageIOError(f"{path} cannot be opened: {error}")
