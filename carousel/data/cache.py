@@ -26,7 +26,7 @@ def data_root() -> Path:
 
     ``$CAROUSEL_DATA``, by default ``~/.cache/carousel``.
     """
-    return Path(os.environ.get("CAROUSEL_DATA") or Path.home() / ".cache" / "carousel")
+    return Path(os.environ.get("CAROUSEL_DATA") or "~/.cache/carousel").expanduser()
 
 
 def content_hash(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from carousel.errors import BadInputError
 
-__all__ = ["ArrayDataset", "Layout", "pixel_array"]
+__all__ = ["ArrayDataset", "Layout", "as_array"]
 
 Layout = Literal["auto", "NCHW", "NHWC"]
 
@@ -89,9 +89,9 @@ class ArrayDataset:
         """
         if (x_test is None) != (y_test is None):
             raise BadInputError("x_test and y_test come in pairs", fix="give both or neither")
-        pixels = pixel_array(x, layout, "x")
+        pixels = _pixel_array(x, layout, "x")
         labels, names = _label_array(y, "y", len(pixels))
-        tested = None if x_test is None else pixel_array(x_test, layout, "x_test")
+        tested = None if x_test is None else _pixel_array(x_test, layout, "x_test")
         test_labels, test_names = None, None
         if tested is not None and y_test is not None:
             if tested.shape[1:] != pixels.shape[1:] or tested.dtype != pixels.dtype:
@@ -131,18 +131,26 @@ class ArrayDataset:
         return len(self.y)
 
 
-def pixel_array(x: ArrayLike, layout: Layout, name: str) -> NDArray[Any]:
-    """Bring samples to (n, C, H, W) uint8 or finite float32.
-
-    Args:
-        x: what the caller has; a single sample counts as bad input.
-        layout: see `ArrayDataset.of`.
-        name: how messages call it.
+def as_array(values: Any) -> NDArray[Any]:
+    """Numbers of any kind as an array of numpy; a torch tensor comes to the CPU.
 
     Raises:
-        BadInputError: empty, without sample axes, not numeric, out of 0..255, or not finite.
+        BadInputError: the values are ragged.
     """
-    array = _as_array(x)
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise BadInputError(
+            f"the values do not form one array ({error})", fix="bring all samples to one shape"
+        ) from error
+
+
+def _pixel_array(x: ArrayLike, layout: Layout, name: str) -> NDArray[Any]:
+    """Samples as (n, C, H, W) uint8 or finite float32."""
+    array = as_array(x)
     if array.ndim < 2 or array.size == 0:
         raise BadInputError(
             f"{name} has shape {array.shape}", fix="give at least one sample along the first axis"
@@ -154,17 +162,6 @@ def pixel_array(x: ArrayLike, layout: Layout, name: str) -> NDArray[Any]:
             f"{name}[{row}] holds NaN or infinite values", fix="repair or drop such samples first"
         )
     return np.ascontiguousarray(array)
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise BadInputError(
-            f"the values do not form one array ({error})", fix="bring all samples to one shape"
-        ) from error
 
 
 def _pixel_dtype(array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -201,7 +198,7 @@ def _channels_first(array: NDArray[Any], layout: Layout, name: str) -> NDArray[A
 
 def _label_array(y: ArrayLike, name: str, samples: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Positions among the distinct labels, and these labels in their own order."""
-    labels = _as_array(y)
+    labels = as_array(y)
     if labels.shape != (samples,):
         raise BadInputError(
             f"{name} has shape {labels.shape} for {samples} samples", fix="give one label a sample"
@@ -263,7 +260,7 @@ def _join_groups(
         if group_test is not None:
             raise BadInputError("group_test is given without group", fix="give both or neither")
         return None, None
-    parts = [_as_array(group)] + ([] if group_test is None else [_as_array(group_test)])
+    parts = [as_array(group)] + ([] if group_test is None else [as_array(group_test)])
     for part, wanted, name in zip(parts, (samples, tested), ("group", "group_test"), strict=False):
         if part.shape != (wanted,) or part.dtype.kind not in "iuUS":
             raise BadInputError(

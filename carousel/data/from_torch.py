@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from carousel.data.dataset import as_array
 from carousel.errors import BadInputError
 
 __all__ = ["read_dataset"]
@@ -47,17 +48,14 @@ def read_dataset(dataset: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
             )
         x[row] = sample
         labels.append(label)
-    return x, np.asarray(labels)
+    return x, as_array(labels)
 
 
-def _pair(dataset: Any, row: int, name: str) -> tuple[NDArray[Any], Any]:
+def _pair(dataset: Any, row: int, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     item = dataset[row]
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise BadInputError(
             f"{name}[{row}] is a {type(item).__name__}, not an (x, y) pair",
             fix="return a tuple of a sample and its label",
         )
-    sample, label = item[0], item[1]
-    if hasattr(sample, "detach"):
-        sample = sample.detach().cpu().numpy()
-    return np.asarray(sample), label.item() if hasattr(label, "item") else label
+    return as_array(item[0]), as_array(item[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,15 +42,9 @@ class Pool:
         """(k,) labels of the pool."""
         return self.y[self.rows]
 
-    @property
-    def groups(self) -> Rows | None:
-        """(k,) groups of the pool, or None."""
-        return None if self.group is None else self.group[self.rows]
-
     def capped(self, limit: int, seed: int) -> Pool:
         """At most `limit` samples of each class."""
-        kept = self.rows[cap_per_class(self.labels, limit, seed)]
-        return Pool(self.x, self.y, self.group, kept)
+        return replace(self, rows=self.rows[cap_per_class(self.labels, limit, seed)])
 
     def cut(self, owners: Rows, experiences: int) -> tuple[Split, ...]:
         """Copy the samples of each experience out; ``owners[i]`` is the experience of row i."""
@@ -70,13 +64,17 @@ class Holdout:
     test: Pool
     how: str
 
+    def capped(self, limit: int | None, seed: int) -> Holdout:
+        """At most `limit` training and so many test samples of each class; None for all."""
+        if limit is None:
+            return self
+        if limit < 1:
+            raise BadInputError(f"limit is {limit}", fix="give at least 1 sample a class")
+        return Holdout(self.train.capped(limit, seed), self.test.capped(limit, seed), self.how)
+
 
 def hold_out(
-    dataset: ArrayDataset,
-    seed: int,
-    fraction: float = TEST_FRACTION,
-    limit: int | None = None,
-    within_groups: bool = False,
+    dataset: ArrayDataset, seed: int, fraction: float, *, within_groups: bool = False
 ) -> Holdout:
     """Use the source's own test set, or hold out groups, or samples where there are no groups.
 
@@ -84,19 +82,14 @@ def hold_out(
         dataset: what to divide.
         seed: of the draw.
         fraction: share to hold out.
-        limit: cap on the samples of each class, for training and for testing.
         within_groups: hold out samples of every group instead of whole groups.
 
     Raises:
-        BadInputError: fraction or limit cannot be used, or a class has nothing to train on.
+        BadInputError: the fraction cannot be used, or a class has nothing to train on.
     """
     if not 0 < fraction < 1:
         raise BadInputError(f"test_fraction is {fraction}", fix="give a number between 0 and 1")
-    if limit is not None and limit < 1:
-        raise BadInputError(f"limit is {limit}", fix="give at least 1 sample a class")
     held = _divide(dataset, seed, fraction, within_groups)
-    if limit is not None:
-        held = Holdout(held.train.capped(limit, seed), held.test.capped(limit, seed), held.how)
     lost = np.setdiff1d(np.arange(dataset.n_classes), held.train.labels)
     if lost.size:
         raise BadInputError(

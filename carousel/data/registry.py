@@ -71,8 +71,7 @@ def list_benchmarks(root: str | Path | None = None) -> list[BenchmarkInfo]:
         >>> list_benchmarks()[0].name
         'split-digits'
     """
-    place = None if root is None else Path(root)
-    return [_info(source, place) for source in _SOURCES.values()]
+    return [_info(source, _folder(root)) for source in _SOURCES.values()]
 
 
 def load_stream(
@@ -97,7 +96,7 @@ def load_stream(
         scenario: "class" (new classes in each experience) or "domain" (new groups in each).
         seed: order of the classes or groups; None keeps the natural order.
         split_seed: which groups or samples are held out for testing.
-        root: folder of the data files, or of the fonts for glyph-94.
+        root: folder of the data files, or of the fonts for glyph-94; others ignore it.
         limit: at most so many training and so many test samples of each class.
         normalize: `Stream.transform` also normalises each channel.
         resize: side length for the images of a folder.
@@ -115,7 +114,7 @@ def load_stream(
     """
     from carousel.data.scenarios import make_stream
 
-    options = LoadOptions(None if root is None else Path(root), progress, resize, download)
+    options = LoadOptions(_folder(root), progress, resize, download)
     dataset, usual = _find(name, options)
     if experiences is None and scenario == "class":
         experiences = usual
@@ -139,15 +138,20 @@ def _find(name: str, options: LoadOptions) -> tuple[ArrayDataset, int | None]:
     """The data and the usual number of experiences, None to let the number of classes decide."""
     scheme, _, path = name.partition(":")
     if scheme == "folder" and path:
-        return folder.load(Path(path), options.resize, options.progress), None
+        return folder.load(Path(path).expanduser(), options.resize, options.progress), None
     if scheme == "npz" and path:
-        return npz.load(Path(path)), None
+        return npz.load(Path(path).expanduser()), None
     source = _SOURCES.get(name)
     if source is None:
         raise _unknown(name)
-    if not options.download and (fix := source.missing(options.root)):
+    fix = source.missing(options.root)
+    if fix is not None and not (options.download and source.downloads):
         raise DatasetMissingError(f"{name} is not on this machine", fix=fix)
     return source.load(options), source.experiences
+
+
+def _folder(root: str | Path | None) -> Path | None:
+    return None if root is None else Path(root).expanduser()
 
 
 def _unknown(name: str) -> BadInputError:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from carousel.data.dataset import ArrayDataset
-from carousel.data.holdout import TEST_FRACTION, Holdout, hold_out
+from carousel.data.holdout import TEST_FRACTION, Holdout, Pool, hold_out
 from carousel.data.split import deal
 from carousel.data.stream import Scenario, Split, Stream
 from carousel.data.transform import ToModelInput
@@ -82,7 +82,7 @@ def class_incremental(
     The classes are shuffled by ``numpy.random.default_rng(seed)``, seed 0 included, and dealt out
     in that order. When they do not divide, the first experiences get one class more.
     """
-    held = hold_out(dataset, split_seed, test_fraction, limit)
+    held = hold_out(dataset, split_seed, test_fraction).capped(limit, split_seed)
     hands = deal(np.arange(dataset.n_classes), experiences, seed, "classes")
     order = tuple(int(label) for hand in hands for label in hand)
     meta = {"scenario": "class", "seed": seed, "split_seed": split_seed}
@@ -110,21 +110,27 @@ def domain_incremental(
     kinds = _n_groups(dataset)
     tested = round(test_fraction * kinds)
     scarce = min(tested, kinds - tested) < experiences
-    held = hold_out(dataset, split_seed, test_fraction, limit, within_groups=scarce)
-    assert held.train.groups is not None
-    hands = deal(np.unique(held.train.groups), experiences, seed, "groups to train on")
-    test_groups = held.test.groups
-    if test_groups is None:
-        test_groups = np.random.default_rng(split_seed).permutation(len(held.test.labels))
-        test_hands = deal(np.arange(len(test_groups)), experiences, None, "test samples")
-    elif np.isin(test_groups, held.train.groups).all():
-        test_hands = hands
-    else:
+    held = hold_out(dataset, split_seed, test_fraction, within_groups=scarce)
+    train_groups, test_groups = _groups(held.train, split_seed), _groups(held.test, split_seed)
+    hands = deal(np.unique(train_groups), experiences, seed, "groups to train on")
+    test_hands = hands
+    if held.test.group is None or not np.isin(test_groups, train_groups).all():
         test_hands = deal(np.unique(test_groups), experiences, seed, "groups to test on")
+    held = held.capped(limit, split_seed)
+    owners = (
+        _owners(_groups(held.train, split_seed), hands),
+        _owners(_groups(held.test, split_seed), test_hands),
+    )
     meta = {"scenario": "domain", "seed": seed, "split_seed": split_seed}
-    owners = _owners(held.train.groups, hands), _owners(test_groups, test_hands)
     order = tuple(range(dataset.n_classes))
     return _stream(dataset, held, owners, experiences, order, normalize=normalize, meta=meta)
+
+
+def _groups(pool: Pool, seed: int) -> Owners:
+    """(k,) groups of a pool; without groups each sample is one, numbered at random."""
+    if pool.group is not None:
+        return pool.group[pool.rows]
+    return np.random.default_rng(seed).permutation(len(pool.y))[pool.rows]
 
 
 def _stream(

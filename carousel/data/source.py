@@ -46,6 +46,7 @@ class Source:
         citation: whom to credit.
         missing: says what to do when package or files are absent, None when they are there.
         load: reads or builds the data; called only when `missing` says None, or to download.
+        downloads: `load` can fetch missing files when it is allowed to.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Source:
     citation: str
     missing: Callable[[Path | None], str | None]
     load: Callable[[LoadOptions], ArrayDataset]
+    downloads: bool = False
 
 
 def package_present(name: str) -> bool:

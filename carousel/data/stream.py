@@ -181,7 +181,7 @@ def online(stream: Stream, batch_size: int, *, seed: int | None = 0) -> Iterator
         >>> import numpy as np
         >>> stream = Stream.from_arrays(np.zeros((30, 4, 4), np.uint8), np.arange(30) % 2)
         >>> [(len(part.split), part.is_last) for part in online(stream, 8)]
-        [(8, False), (4, True), (8, False), (4, True)]
+        [(8, False), (5, True), (8, False), (5, True)]
     """
     if batch_size < 1:
         raise BadInputError(f"batch_size is {batch_size}", fix="give at least 1")

@@ -59,8 +59,10 @@ def test_dtypes(given, stored):
     assert ArrayDataset.of(IMAGES.astype(given), [0, 1, 0, 1]).x.dtype == stored
 
 
-def test_torch_tensors_and_bfloat_like_labels():
-    data = ArrayDataset.of(torch.rand(4, 3, 8, 8), torch.tensor([3, 4, 3, 4], dtype=torch.int16))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_torch_tensors(dtype):
+    x = torch.rand(4, 3, 8, 8, dtype=dtype, requires_grad=True)
+    data = ArrayDataset.of(x, torch.tensor([3, 4, 3, 4], dtype=torch.int16))
     assert data.x.dtype == np.float32
     assert data.y.dtype == np.int64
 

@@ -70,6 +70,8 @@ def test_absent_fonts_and_packages_say_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(figlet, "package_present", lambda name: False)
     with pytest.raises(DatasetMissingError, match=r"pip install 'carousel-memory\[data\]'"):
         load_stream("figlet-94")
+    with pytest.raises(DatasetMissingError, match="pip install"):
+        load_stream("figlet-94", download=True)
     monkeypatch.setattr(glyph, "FONT_FOLDER", tmp_path)
     with pytest.raises(DatasetMissingError, match="apt-get install fonts-aenigma"):
         load_stream("glyph-94")

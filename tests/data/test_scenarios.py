@@ -81,6 +81,17 @@ def test_a_test_set_follows_its_own_groups_or_is_dealt_evenly():
     ]
 
 
+def test_a_limit_leaves_the_test_samples_with_their_domain():
+    group = np.arange(400) % 4
+    data = numbered(np.arange(400) // 4 % 2, group=group)
+    whole, small = domain_incremental(data, 4), domain_incremental(data, 4, limit=12)
+    for split in range(4):
+        for part in ("train", "test"):
+            kept = numbers([getattr(small, part)[split]])
+            assert set(kept) < set(numbers([getattr(whole, part)[split]]))
+    assert sum(map(len, small.train)) == sum(map(len, small.test)) == 24
+
+
 def test_natural_order():
     stream = make_stream(numbered(np.arange(60) % 6), 3, seed=None)
     assert [split.classes for split in stream.train] == [(0, 1), (2, 3), (4, 5)]
@@ -109,6 +120,8 @@ def test_meta_is_plain_json():
         ({"test_fraction": 0}, "test_fraction is 0"),
         ({"test_fraction": 1.0}, "test_fraction is 1"),
         ({"limit": 0}, "limit is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"split_seed": -2}, "seed is -2"),
     ],
 )
 def test_bad_arguments(arguments, words):

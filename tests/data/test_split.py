@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carousel.data.split import cap_per_class, deal, hold_out_groups, hold_out_samples
 from carousel.errors import BadInputError
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 12), min_size=2, max_size=80).filter(lambda g: len(set(g)) > 1),
     st.floats(0.01, 0.99),
@@ -21,6 +22,7 @@ def test_groups_stay_whole_and_every_row_has_one_side(group, fraction, seed):
     assert not set(group[train]) & set(group[test])
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=80),
     st.floats(0.01, 0.99),
@@ -43,6 +45,7 @@ def test_the_seed_decides_and_nothing_else():
     assert len(first) == 30
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 9))
 def test_cap_keeps_at_most_limit_of_each_class(y, limit):
     y = np.array(y)
@@ -52,6 +55,7 @@ def test_cap_keeps_at_most_limit_of_each_class(y, limit):
         assert (y[kept] == label).sum() == min(size, limit)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.one_of(st.none(), st.integers(0, 3)))
 def test_dealing_drops_nothing_and_is_even(count, experiences, seed):
     items = np.arange(count) + 5

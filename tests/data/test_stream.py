@@ -117,6 +117,7 @@ def test_a_data_set_of_images_with_a_test_set_and_extra_fields():
         ([(torch.zeros(2, 2), 0), (torch.zeros(2, 3), 1)], r"dataset\[1\] is"),
         ([torch.zeros(2, 2)], "not an"),
         ([(torch.zeros(2, 2), 0.5)] * 4, "dtype float"),
+        ([(torch.zeros(2, 2), torch.eye(3)[0])] * 4, "one label a sample"),
     ],
 )
 def test_bad_data_sets(samples, words):

@@ -41,6 +41,19 @@ def test_damaged_mnist_files(tmp_path):
         load_stream("split-mnist", root=tmp_path)
 
 
+def test_files_are_fetched_only_on_request(tmp_path, monkeypatch):
+    from torchvision.datasets import MNIST
+
+    asked = []
+    monkeypatch.setattr(MNIST, "download", lambda self: asked.append(self.root))
+    with pytest.raises(DatasetMissingError, match="is not on this machine"):
+        load_stream("split-mnist", root=tmp_path)
+    assert asked == []
+    with pytest.raises(DatasetMissingError, match="cannot be read"):
+        load_stream("split-mnist", root=tmp_path, download=True)
+    assert asked == [str(tmp_path)]
+
+
 def write_batch(path, rows, key, seed):
     rng = np.random.default_rng(seed)
     data = rng.integers(0, 256, (rows, 3072)).astype(np.uint8)

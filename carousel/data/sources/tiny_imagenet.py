@@ -98,4 +98,5 @@ SOURCE = Source(
     citation=_CITATION,
     missing=_missing,
     load=load,
+    downloads=True,
 )

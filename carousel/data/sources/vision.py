@@ -128,6 +128,7 @@ def _source(wanted: _Set) -> Source:
         citation=wanted.citation,
         missing=partial(_missing, wanted),
         load=partial(_load, wanted),
+        downloads=True,
     )
 
 
