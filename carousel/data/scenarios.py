@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from carousel.data.dataset import ArrayDataset
 from carousel.data.holdout import TEST_FRACTION, Holdout, Pool, hold_out
-from carousel.data.split import deal
+from carousel.data.split import deal, generator
 from carousel.data.stream import Scenario, Split, Stream
 from carousel.data.transform import ToModelInput
 from carousel.errors import BadInputError
@@ -130,7 +130,7 @@ def _groups(pool: Pool, seed: int) -> Owners:
     """(k,) groups of a pool; without groups each sample is one, numbered at random."""
     if pool.group is not None:
         return pool.group[pool.rows]
-    return np.random.default_rng(seed).permutation(len(pool.y))[pool.rows]
+    return generator(seed).permutation(len(pool.y))[pool.rows]
 
 
 def _stream(

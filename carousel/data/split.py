@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from carousel.errors import BadInputError
 
-__all__ = ["cap_per_class", "deal", "hold_out_groups", "hold_out_samples"]
+__all__ = ["cap_per_class", "deal", "generator", "hold_out_groups", "hold_out_samples"]
 
 Rows = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ def hold_out_groups(group: Rows, fraction: float, seed: int) -> tuple[Rows, Rows
     """
     groups = np.unique(group)
     count = min(max(1, round(fraction * len(groups))), len(groups) - 1)
-    held = _generator(seed).permutation(groups)[:count]
+    held = generator(seed).permutation(groups)[:count]
     tested = np.isin(group, held)
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 
@@ -86,20 +86,21 @@ def deal(items: Rows, experiences: int, seed: int | None, what: str) -> list[Row
             fix=f"give a number from 1 to {len(items)}",
         )
     if seed is not None:
-        items = _generator(seed).permutation(items)
+        items = generator(seed).permutation(items)
     return list(np.array_split(items, experiences))
 
 
 def _places(strata: Rows, seed: int) -> tuple[Rows, Rows, Rows]:
     """Shuffled rows sorted by stratum, the place of each in its stratum, the stratum's size."""
-    shuffled = _generator(seed).permutation(len(strata))
+    shuffled = generator(seed).permutation(len(strata))
     order = shuffled[np.argsort(strata[shuffled], kind="stable")]
     _, first, counts = np.unique(strata[order], return_index=True, return_counts=True)
     place = np.arange(len(strata)) - np.repeat(first, counts)
     return order, place, np.repeat(counts, counts)
 
 
-def _generator(seed: int) -> np.random.Generator:
+def generator(seed: int) -> np.random.Generator:
+    """``numpy.random.default_rng(seed)``, and bad input for a negative seed."""
     if seed < 0:
         raise BadInputError(f"a seed is {seed}", fix="give 0 or a positive number")
     return np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from carousel.data.dataset import ArrayDataset, Layout
 from carousel.data.from_torch import read_dataset
+from carousel.data.split import generator
 from carousel.data.transform import ToModelInput
 from carousel.errors import BadInputError
 
@@ -185,7 +186,7 @@ def online(stream: Stream, batch_size: int, *, seed: int | None = 0) -> Iterator
     """
     if batch_size < 1:
         raise BadInputError(f"batch_size is {batch_size}", fix="give at least 1")
-    rng = None if seed is None else np.random.default_rng(seed)
+    rng = None if seed is None else generator(seed)
     for split in stream.train:
         rows = np.arange(len(split)) if rng is None else rng.permutation(len(split))
         for start in range(0, len(rows), batch_size):

@@ -71,9 +71,14 @@ def test_online_order_follows_its_seed():
     assert not torch.equal(first, natural)
 
 
-def test_online_refuses_an_empty_batch():
-    with pytest.raises(BadInputError, match="batch_size is 0"):
-        next(online(load_stream("split-digits", limit=2), 0))
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"batch_size": 0}, "batch_size is 0"), ({"batch_size": 4, "seed": -1}, "seed is -1")],
+)
+def test_online_refuses_bad_arguments(arguments, words):
+
+    with pytest.raises(BadInputError, match=words):
+        next(online(load_stream("split-digits", limit=2), **arguments))
 
 
 class Pairs(torch.utils.data.Dataset):
