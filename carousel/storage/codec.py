@@ -25,6 +25,7 @@ layout. After it come one u32 length per encoded field, then the values in the t
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ _DTYPE = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )
+_LARGE_BLOCK = 1 << 18
 _MULTIPLIER = 0x9E37_79B9_7F4A_7C15
 
 
@@ -177,7 +179,7 @@ def read_table(record: Buffer) -> TableInfo:
 
 def _fixed_records(batch: RecordBatch, info: TableInfo) -> list[memoryview]:
     count, length = len(batch), info.payload + sum(info.nbytes)
-    block = np.empty((count, length), np.uint8)
+    block = _block(count, length)
     lengths = np.full(count, length, np.int64)
     block[:, :HEADER_BYTES] = _headers(batch, info, lengths)
     block[:, HEADER_BYTES : info.payload] = np.frombuffer(info.table, np.uint8)
@@ -188,6 +190,16 @@ def _fixed_records(batch: RecordBatch, info: TableInfo) -> list[memoryview]:
         offset += nbytes
     flat = memoryview(block.data).cast("B", (count * length,))
     return [flat[start : start + length] for start in range(0, count * length, length)]
+
+
+def _block(count: int, length: int) -> npt.NDArray[np.uint8]:
+    # A large block comes from the system itself, which has it back when the last record is
+    # written: the heaps of many threads would each keep some megabytes for the next time.
+    size = count * length
+    if size < _LARGE_BLOCK:
+        return np.empty((count, length), np.uint8)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, np.uint8).reshape(count, length)
 
 
 def _variable_records(batch: RecordBatch, info: TableInfo) -> list[memoryview]:
