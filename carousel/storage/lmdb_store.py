@@ -26,7 +26,7 @@ from carousel.storage.ledger import Ledger
 from carousel.storage.pages import check_budget_bytes, group_bytes
 from carousel.storage.prefetch import Prefetcher
 from carousel.storage.put import Put, pieces
-from carousel.storage.reader import Destination, big_endian_keys
+from carousel.storage.reader import Destination, Layouts, big_endian_keys
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.scan import find_offsets, scan_into
 from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
@@ -93,6 +93,7 @@ class LMDBStore:
             self._write_group,
             limits=WriterLimits(min(_QUEUE_BYTES, queue), self._group_bytes, _GROUP_RECORDS),
         )
+        self._layouts = Layouts()
         self._counts = threading.Lock()
         self._reads = self._corrupt = self._io_errors = 0
         self._warned = False
@@ -131,13 +132,10 @@ class LMDBStore:
     ) -> npt.NDArray[np.uint8]:
         """Read a batch in one transaction; damaged records are set aside after it."""
         self._check_open()
-        destination = Destination(out)
-        database = self.env.databases[SAMPLES]
+        destination = Destination(out, self._layouts)
+        failures = (lmdb.CorruptedError, lmdb.Error)
         with self.env.read() as txn:
-            get = txn.get
-            status = destination.read(
-                lambda key: get(key, None, database), ids, rows, (lmdb.CorruptedError, lmdb.Error)
-            )
+            status = destination.read(txn, self.env.databases[SAMPLES], ids, rows, failures)
         with self._counts:
             self._reads += len(ids)
             self._io_errors += int(np.count_nonzero(status == ReadStatus.IO_ERROR))

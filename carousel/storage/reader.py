@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from carousel.errors import CorruptRecordError
-from carousel.storage.codec import decode, read_table
+from carousel.storage.codec import decode, decode_as, read_table
 from carousel.storage.columns import Ids
 from carousel.storage.record import ENCODED, FieldSpec, numpy_dtype
 from carousel.storage.table import TableInfo
 from carousel.storage.tier import ReadStatus
 
-__all__ = ["Destination", "big_endian_keys"]
-
-Get = Callable[[bytes], memoryview | None]
+__all__ = ["Destination", "Layouts", "big_endian_keys"]
 
 # Prelude, hash, id, fingerprint of the layout.
 _HEAD = struct.Struct("<QQq8xQ")
+_HASHED_FROM = 16
 _OK, _MISSING, _CORRUPT, _LAYOUT, _IO_ERROR = (int(status) for status in ReadStatus)
+# numpy copies without the GIL, but costs more per call; a small record was just paged in by its
+# checksum, so copying it with the GIL held stops nobody.
+_BY_NUMPY = 64 << 10
+
+Wanted: TypeAlias = tuple[tuple[str, np.dtype[Any], tuple[int, ...], bool], ...]
 
 
 def big_endian_keys(ids: Ids) -> list[bytes]:
@@ -33,13 +37,35 @@ def big_endian_keys(ids: Ids) -> list[bytes]:
     return [raw[at : at + 8] for at in range(0, len(raw), 8)]
 
 
-@dataclass(slots=True)
-class _Plan:
-    """How records of one layout are copied: per wanted field its target, offset and length."""
+class _Plan(NamedTuple):
+    """How records of one layout are copied: per wanted field its name, offset and length."""
 
     prelude: int
     length: int
-    copies: list[tuple[npt.NDArray[np.uint8], int, int]]
+    copies: tuple[tuple[str, int, int], ...]
+
+
+class Layouts:
+    """Plans that were made, kept between batches: by layout and by what was wanted of it."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[int, Wanted], _Plan | None] = {}
+
+    def plan(self, layout: int, wanted: Wanted, record: memoryview) -> _Plan | None:
+        """The plan for records like this one, None when each has to be looked at by itself.
+
+        Raises:
+            CorruptRecordError: the record is damaged.
+        """
+        key = layout, wanted
+        if key not in self._plans:
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = _make_plan(wanted, record)
+        return self._plans[key]
+
+
+_MAX_PLANS = 256
 
 
 class Destination:
@@ -48,16 +74,23 @@ class Destination:
     Args:
         out: per wanted field an array (capacity, *shape); for an encoded field one of objects,
             which then receives ``bytes``.
+        layouts: plans of earlier batches.
     """
 
-    def __init__(self, out: Mapping[str, npt.NDArray[Any]]) -> None:
+    def __init__(self, out: Mapping[str, npt.NDArray[Any]], layouts: Layouts) -> None:
         self._out = out
-        self._plans: dict[int, _Plan | None] = {}
+        self._layouts = layouts
+        self._capacity = min((len(array) for array in out.values()), default=sys.maxsize)
+        self._wanted: Wanted = tuple(
+            (name, array.dtype, array.shape[1:], array.flags.c_contiguous)
+            for name, array in out.items()
+        )
         self.damaged: dict[int, str] = {}
 
     def read(
         self,
-        get: Get,
+        txn: Any,
+        database: Any,
         ids: Ids,
         rows: npt.NDArray[np.int64],
         failures: tuple[type[Exception], type[Exception]],
@@ -65,83 +98,106 @@ class Destination:
         """Fetch and copy records, ordered by key.
 
         Args:
-            get: value of a key, a view that stays valid for the call.
+            txn: an open read transaction that gives views.
+            database: of the records.
             ids: (n,) ids.
             rows: (n,) row of the destination for each.
-            failures: what `get` raises for a damaged page, and for any other trouble.
+            failures: what the transaction raises for a damaged page, and for any other trouble.
 
         Returns:
             (n,) `ReadStatus`. Reasons of damage are in `damaged`.
+
+        Raises:
+            IndexError: a row lies outside of the arrays.
         """
+        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= self._capacity):
+            raise IndexError(f"rows go beyond the {self._capacity} of the destination")
         order = np.argsort(ids)
-        status = np.full(len(ids), _MISSING, np.uint8)
         sorted_ids = ids[order]
         todo = zip(
-            order.tolist(),
-            sorted_ids.tolist(),
-            big_endian_keys(sorted_ids),
-            rows[order].tolist(),
-            strict=True,
+            big_endian_keys(sorted_ids), sorted_ids.tolist(), rows[order].tolist(), strict=True
         )
-        plans = self._plans
-        for at, id_, key, row in todo:
-            try:
-                view = get(key)
-                if view is None:
-                    continue
-                prelude, digest, own_id, layout = _HEAD.unpack_from(view)
-                if own_id != id_ or digest != xxh3_64_intdigest(view[16:]):
-                    decode(view)
-                    raise CorruptRecordError(f"the record stored as {id_} is that of {own_id}")
-                if layout not in plans:
-                    plans[layout] = self._plan(view)
-                plan = plans[layout]
-                if plan is None:
-                    status[at] = self._read_varied(view, row)
-                    continue
-                if plan.prelude != prelude or plan.length != len(view):
-                    raise CorruptRecordError("the header fails its check word")
-                for target, start, count in plan.copies:
-                    target[row] = np.frombuffer(view, np.uint8, count, start)
-                status[at] = _OK
-            except (CorruptRecordError, struct.error, failures[0]) as error:
-                self.damaged[id_] = str(error)
-                status[at] = _CORRUPT
-            except failures[1]:
-                status[at] = _IO_ERROR
+        status = np.empty(len(ids), np.uint8)
+        status[order] = list(self._statuses(txn.get, database, todo, failures))
         return status
 
-    def _plan(self, view: memoryview) -> _Plan | None:
-        """The plan for a record's layout, None when it has to be looked at one by one."""
-        decode(view)
-        info = read_table(view)
-        if info.fixed_length is None or not self._fits(info):
-            return None
-        spans = dict(zip((spec.name for spec in info.layout), info.spans(view), strict=True))
-        copies = []
-        for name, array in self._out.items():
-            start, count = spans[name]
-            if not array.flags.c_contiguous:
-                return None
-            if count:
-                flat = array.reshape(len(array), -1).view(np.uint8)
-                copies.append((flat, start, count))
-        return _Plan(info.prelude, len(view), copies)
+    def _statuses(
+        self,
+        get: Callable[..., memoryview | None],
+        database: Any,
+        todo: Iterable[tuple[bytes, int, int]],
+        failures: tuple[type[Exception], type[Exception]],
+    ) -> Iterator[int]:
+        unpack, digest_of = _HEAD.unpack_from, xxh3_64_intdigest
+        known, plan, copies = -1, None, []
+        for key, id_, row in todo:
+            try:
+                view = get(key, None, database)
+                if view is None:
+                    yield _MISSING
+                    continue
+                prelude, digest, own_id, layout = unpack(view)
+                if digest != digest_of(view[_HASHED_FROM:]) or own_id != id_:
+                    decode_as(view, id_)
+                    raise CorruptRecordError("the record changed while it was read")
+                if layout != known:
+                    plan = self._layouts.plan(layout, self._wanted, view)
+                    copies = self._bind(plan)
+                    known = layout
+                if plan is None:
+                    yield self._read_varied(view, row)
+                    continue
+                if prelude != plan.prelude or len(view) != plan.length:
+                    raise CorruptRecordError("the header fails its check word")
+                for target, start, count, by_rows in copies:
+                    if by_rows:
+                        target[row] = np.frombuffer(view, np.uint8, count, start)
+                    else:
+                        target[row * count : (row + 1) * count] = view[start : start + count]
+                yield _OK
+            except (CorruptRecordError, struct.error, failures[0]) as error:
+                self.damaged[id_] = str(error)
+                yield _CORRUPT
+            except failures[1]:
+                yield _IO_ERROR
+
+    def _bind(self, plan: _Plan | None) -> list[tuple[Any, int, int, bool]]:
+        """Targets of a plan: flat bytes, or rows of bytes for numpy."""
+        bound: list[tuple[Any, int, int, bool]] = []
+        for name, start, count in plan.copies if plan else ():
+            flat = self._out[name].reshape(-1).view(np.uint8)
+            by_rows = count >= _BY_NUMPY
+            bound.append((flat.reshape(-1, count) if by_rows else flat.data, start, count, by_rows))
+        return bound
 
     def _read_varied(self, view: memoryview, row: int) -> int:
         record = decode(view)
-        if not self._fits(read_table(view)):
+        if not _fits(read_table(view), self._wanted):
             return _LAYOUT
         for name, array in self._out.items():
             array[row] = record.fields[name]
         return _OK
 
-    def _fits(self, info: TableInfo) -> bool:
-        specs = {spec.name: spec for spec in info.layout}
-        return all(name in specs and _same(specs[name], array) for name, array in self._out.items())
+
+def _make_plan(wanted: Wanted, record: memoryview) -> _Plan | None:
+    decode(record)
+    info = read_table(record)
+    contiguous = all(dense for _, _, _, dense in wanted)
+    if info.fixed_length is None or not contiguous or not _fits(info, wanted):
+        return None
+    spans = dict(zip((spec.name for spec in info.layout), info.spans(record), strict=True))
+    copies = tuple((name, *spans[name]) for name, _, _, _ in wanted if spans[name][1])
+    return _Plan(info.prelude, len(record), copies)
 
 
-def _same(spec: FieldSpec, array: npt.NDArray[Any]) -> bool:
+def _fits(info: TableInfo, wanted: Wanted) -> bool:
+    specs = {spec.name: spec for spec in info.layout}
+    return all(
+        name in specs and _same(specs[name], dtype, shape) for name, dtype, shape, _ in wanted
+    )
+
+
+def _same(spec: FieldSpec, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     if spec.dtype == ENCODED:
-        return array.dtype == object and array.ndim == 1
-    return array.dtype == numpy_dtype(spec.dtype) and array.shape[1:] == spec.shape
+        return dtype.hasobject and shape == ()
+    return dtype == numpy_dtype(spec.dtype) and shape == spec.shape
