@@ -9,11 +9,15 @@ import typer
 import carousel
 from carousel.cli.benchmarks import benchmarks
 from carousel.cli.compact import compact
+from carousel.cli.doctor import doctor
+from carousel.cli.evaluate import evaluate
 from carousel.cli.failures import CarouselGroup
 from carousel.cli.forget import forget
 from carousel.cli.inspect import inspect
+from carousel.cli.plan import plan
 from carousel.cli.report import report
 from carousel.cli.train import train
+from carousel.cli.transfer import export_samples, import_samples
 from carousel.cli.verify import verify
 
 __all__ = ["app"]
@@ -45,10 +49,18 @@ def root(
 
 LEARN, STORE, KNOW = "Learn", "Look after a storage", "Find out"
 
-for heading, commands in {
-    LEARN: (train, report),
-    STORE: (inspect, verify, compact, forget),
-    KNOW: (benchmarks,),
-}.items():
-    for command in commands:
-        app.command(command.__name__, rich_help_panel=heading)(command)
+for name, command, heading in (
+    ("train", train, LEARN),
+    ("eval", evaluate, LEARN),
+    ("report", report, LEARN),
+    ("inspect", inspect, STORE),
+    ("verify", verify, STORE),
+    ("compact", compact, STORE),
+    ("export", export_samples, STORE),
+    ("import", import_samples, STORE),
+    ("forget", forget, STORE),
+    ("plan", plan, KNOW),
+    ("benchmarks", benchmarks, KNOW),
+    ("doctor", doctor, KNOW),
+):
+    app.command(name, rich_help_panel=heading)(command)

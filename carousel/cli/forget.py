@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from carousel.cli.flags import JsonFlag
-from carousel.cli.store import StorePath, open_to_write, print_json, progress_of
+from carousel.cli.store import StorePath, print_json, progress_of
 from carousel.errors import BadInputError
 from carousel.report.words import count_text
 from carousel.storage import StorageTier
@@ -35,10 +35,11 @@ def forget(
 ) -> None:
     """Remove samples by id, class or task; `carousel compact` then wipes their bytes."""
     from carousel.storage.maintenance import forget as remove
+    from carousel.storage.maintenance import open_store
 
     if not (ids or labels or tasks or everything):
         raise BadInputError("nothing to forget is named", fix="give --id, --class, --task or --all")
-    with open_to_write(path) as tier:
+    with open_store(path) as tier:
         count = _count(tier, ids or [], labels or [], tasks or [], everything)
         if count and not yes:
             _ask(count, as_json)

@@ -86,7 +86,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
     amplification = found["space_amplification"]
     rows = [
         ("samples", count_text(found["records"]), f"next id {found['next_id']}"),
-        ("classes", count_text(len(found["classes"])), f"{len(found['tasks'])} tasks"),
+        ("classes", count_text(len(found["classes"])), f"tasks: {len(found['tasks'])}"),
         (
             "live",
             bytes_text(found["live_bytes"]),

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from carousel.storage import StorageTier, open_tier
+from carousel.storage import StorageTier
 from carousel.storage import tier as tiers
 
-__all__ = ["StorePath", "open_to_read", "open_to_write", "print_json", "progress_of"]
+__all__ = ["StorePath", "open_to_read", "print_json", "progress_of"]
 
 StorePath = Annotated[Path, typer.Argument(help="Folder of the storage.", show_default=False)]
 
@@ -27,32 +27,10 @@ def open_to_read(path: Path) -> Iterator[StorageTier]:
     Raises:
         BadInputError: no storage is there.
     """
-    from carousel.storage.maintenance import kind_of
+    from carousel.storage.maintenance import kind_of, open_store
 
-    kind = kind_of(path)
-    tier = open_tier(path, kind, readonly=True) if kind == "lmdb" else open_tier(path, kind)
-    try:
+    with open_store(path, readonly=kind_of(path) == "lmdb") as tier:
         yield tier
-    finally:
-        tier.close()
-
-
-@contextmanager
-def open_to_write(path: Path) -> Iterator[StorageTier]:
-    """The storage of a folder, which no one else may have open for writing.
-
-    Raises:
-        BadInputError: no storage is there.
-        StorageLockedError: another process writes it.
-    """
-    from carousel.storage.maintenance import kind_of
-
-    tier = open_tier(path, kind_of(path))
-    try:
-        yield tier
-        tier.flush()
-    finally:
-        tier.close()
 
 
 @contextmanager

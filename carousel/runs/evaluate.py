@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from carousel.data import Split, Stream
+from carousel.data import Split, Stream, load_stream
+from carousel.errors import BadInputError
+from carousel.models import make_model
 from carousel.report.metrics import Matrix
+from carousel.runs.build import pick_device
+from carousel.runs.folder import RunFolder
 
-__all__ = ["accuracies", "test_counts"]
+__all__ = ["accuracies", "evaluate_run", "test_counts"]
 
 _BATCH = 512
 
@@ -55,6 +61,61 @@ def accuracies(
 def test_counts(splits: Sequence[Split]) -> npt.NDArray[np.int64]:
     """(T,) number of test samples of each experience."""
     return np.array([len(split) for split in splits], dtype=np.int64)
+
+
+def evaluate_run(
+    run: Path, *, benchmark: str | None, data_root: Path | None, device: str
+) -> dict[str, Any]:
+    """Test the model of a run folder.
+
+    Args:
+        run: the folder.
+        benchmark: another stream than the run's, with samples of the same shape.
+        data_root: folder of data files, if not the run's.
+        device: to test on.
+
+    Returns:
+        Accuracy and test samples of each experience, and the accuracy over all classes.
+
+    Raises:
+        BadInputError: the folder has no model, or the stream does not fit it.
+    """
+    folder = RunFolder(run)
+    if not (folder.started and folder.model_file.is_file()):
+        raise BadInputError(
+            f"{run} holds no finished run", fix="give a run folder with a model.pt in it"
+        )
+    config = folder.read_config()
+    other = benchmark is not None and benchmark != config.benchmark
+    stream = load_stream(
+        benchmark or config.benchmark,
+        experiences=None if other else config.experiences,
+        scenario=config.scenario,
+        seed=config.class_order_seed,
+        root=data_root or config.data_root,
+        limit=config.limit,
+    )
+    where = pick_device(device)
+    model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)
+    try:
+        model.load_state_dict(torch.load(folder.model_file, weights_only=True))
+    except RuntimeError:
+        raise BadInputError(
+            f"the model of {run} does not take {stream.name}: samples "
+            f"{'x'.join(map(str, stream.input_shape))}, {stream.n_classes} classes",
+            fix="give a benchmark with samples and classes like those of the run",
+        ) from None
+    row = accuracies(model.to(where), stream, where)
+    counts = test_counts(stream.test)
+    return {
+        "run": str(run),
+        "model": config.model,
+        "benchmark": stream.name,
+        "accuracies": row.tolist(),
+        "test_samples": counts.tolist(),
+        "average_accuracy": float(row.mean()),
+        "final_accuracy": float(np.average(row, weights=counts)),
+    }
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import pytest
 import carousel as package
 from carousel.cli.app import app
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands]
+COMMANDS = [command.name for command in app.registered_commands]
 
 
 def test_version(carousel):

@@ -118,3 +118,46 @@ def test_bad_input_is_one_line_and_changes_nothing(carousel, store, tmp_path, wo
 def test_a_storage_that_is_being_written_is_left_alone(carousel, store):
     with LMDBTier(store):
         assert carousel("compact", store).exit_code == 2
+
+
+def test_an_export_comes_back_bit_for_bit(carousel, store, tmp_path):
+    result = carousel("export", store, tmp_path / "files", "--json")
+    assert json.loads(result.stdout)["exported"] == 60
+    result = carousel("import", tmp_path / "again", tmp_path / "files", "--json")
+    assert json.loads(result.stdout)["imported"] == 60
+    for id_ in (0, 31, 59):
+        assert payload(tmp_path / "again", id_) == payload(store, id_)
+
+
+def test_an_import_can_add_a_field(carousel, store, tmp_path):
+    carousel("export", store, tmp_path / "files")
+    words = ["--schema", "logits:float32:10=0.5"]
+    assert carousel("import", tmp_path / "again", tmp_path / "files", *words).exit_code == 0
+    schema = json.loads(carousel("inspect", tmp_path / "again", "--json").stdout)["schema"]
+    assert schema[1] == {"name": "logits", "dtype": "float32", "shape": [10]}
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["import", "NEW", "NOWHERE"], "give a folder of samples"),
+        (["import", "NEW", "EMPTY"], "give a folder of samples"),
+        (["import", "NEW", "STORE", "--schema", "logits"], "write NAME:DTYPE:SHAPE=FILL"),
+        (["import", "NEW", "STORE", "--schema", "x:floot:10"], "give a numpy dtype"),
+        (["export", "NOWHERE", "NEW"], "give the folder of a storage"),
+    ],
+)
+def test_a_refused_transfer_makes_nothing(carousel, store, tmp_path, words, fix):
+    (tmp_path / "empty").mkdir()
+    names = {"NEW": "new", "NOWHERE": "nowhere", "EMPTY": "empty", "STORE": store.name}
+    result = carousel(*(tmp_path / names[word] if word in names else word for word in words))
+    assert result.exit_code == 2, result.output
+    assert fix in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_export_into_a_folder_with_other_files_is_refused(carousel, store, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").touch()
+    assert carousel("export", store, tmp_path / "thesis").exit_code == 2
+    assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from carousel.runs import diagnosis
+
+
+def test_a_plan_counts_what_really_fits(carousel):
+    words = ["--shape", "3x32x32", "--samples", 50_000, "--memory-size", "1MiB"]
+    found = json.loads(carousel("plan", *words, "--memory-size", 500, "--json").stdout)
+    assert found["sample"]["ram_bytes"] == 3072
+    assert found["sample"]["disk_bytes"] >= 4096
+    small, counted = found["memories"]
+    assert small["ram_bytes"] <= 2**20
+    assert 250 < small["slots"] < 341
+    assert counted["slots"] == 500
+    assert found["swaps"] == {"a_step": 16, "batch": 32, "ratio": 0.5}
+    assert found["storage"]["stream_bytes"] == 50_000 * found["sample"]["disk_bytes"]
+
+
+def test_a_plan_says_what_a_budget_keeps(carousel):
+    words = ["--shape", "3x32x32", "--samples", 50_000, "--storage-budget"]
+    found = json.loads(carousel("plan", *words, "1000", "--json").stdout)
+    assert found["storage"]["budget_samples"] == 1000
+    assert found["storage"]["share_of_stream"] == pytest.approx(0.02)
+    found = json.loads(carousel("plan", *words, "100MiB", "--json").stdout)
+    assert 15_000 < found["storage"]["budget_samples"] < 25_600
+    assert any("keeps" in line for line in found["advice"])
+
+
+def test_a_plan_warns_of_a_memory_below_the_classes(carousel):
+    words = ["--shape", "1x28x28", "--classes", 1000, "--memory-size", 500]
+    assert "below 2 samples a class" in carousel("plan", *words).stdout
+
+
+def test_a_plan_for_a_benchmark_reads_well(carousel):
+    text = carousel("plan", "--benchmark", "figlet-94").stdout
+    for words in ("39,701", "uint8 1x28x28", "swaps a step", "memory size"):
+        assert words in text, words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--benchmark", "figlet"], "give --shape"),
+        (["--shape", "3xx"], "write sizes with x"),
+        (["--shape", "0x3"], "write sizes with x"),
+        (["--shape", "3x3", "--dtype", "floot"], "numpy dtype"),
+        (["--memory-size", "much"], "memory_size"),
+        (["--memory-size", "0"], "memory_size"),
+        (["--swap-ratio", "2"], "swap-ratio"),
+    ],
+)
+def test_a_plan_refuses_nonsense_in_one_line(carousel, words, said):
+    result = carousel("plan", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_doctor_finds_this_machine_fit_and_leaves_no_trace(carousel, tmp_path):
+    result = carousel("doctor", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["ready"]
+    found = {finding["name"]: finding for finding in report["findings"]}
+    for name in ("python", "packages", "lmdb", "threads", "gpu", "memory", "disk"):
+        assert found[name]["value"]
+    assert found["writing"]["value"] == "samples saved durably and read back"
+    assert found["locks"]["value"] == "a second writer is kept out"
+    assert list(tmp_path.iterdir()) == []
+    assert "ready" in carousel("doctor", tmp_path).stdout
+
+
+def test_the_doctor_says_what_will_not_work(carousel, tmp_path, monkeypatch):
+    monkeypatch.setattr(diagnosis, "package_versions", lambda: {"torch": "2.14.1", "xxhash": None})
+    result = carousel("doctor", tmp_path / "nowhere", "--json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    advice = [finding["advice"] for finding in report["findings"] if finding["state"] == "bad"]
+    assert advice == ["pip install xxhash", "give a folder that exists"]
+
+
+def test_the_doctor_reports_a_disk_that_cannot_be_written(carousel, tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("Read-only file system")
+
+    monkeypatch.setattr(diagnosis, "LMDBTier", refuse)
+    result = carousel("doctor", tmp_path)
+    assert result.exit_code == 1
+    assert "Read-only file system" in result.stdout
