@@ -30,7 +30,7 @@ class GateBatch:
 
     Args:
         logits: (n, C) float, detached, on any device; minus infinity for a masked class is fine.
-        labels: (n,) integer tensor, on any device.
+        labels: (n,) integers from 0 to C - 1, on any device.
         ratio: the share of the rows that shall leave, exact; see `parse_ratio`.
         rng: the gate's own random numbers.
         losses: (n,) float, detached, or None when the strategy has no loss per row.
@@ -50,6 +50,9 @@ class GateBatch:
         """How many rows leave: ceil(ratio * n) in exact arithmetic."""
         return rows_to_swap(self.ratio, len(self))
 
+
+_WIDE = 2**62
+"""Products up to here are exact in int64; beyond it Python's integers are used."""
 
 Gate: TypeAlias = Callable[[GateBatch], npt.NDArray[np.int64]]
 """Takes a `GateBatch`, returns the rows that leave as distinct indices (k,) int64."""
@@ -153,7 +156,7 @@ def by_loss(batch: GateBatch) -> npt.NDArray[np.int64]:
     if losses is None:
         labels = batch.labels.to(batch.logits.device, torch.int64)
         losses = torch.nn.functional.cross_entropy(batch.logits.float(), labels, reduction="none")
-    return _lowest(batch, _to_cpu(losses.detach()))
+    return _lowest(batch, _to_cpu(_plain(losses)))
 
 
 def at_random(batch: GateBatch) -> npt.NDArray[np.int64]:
@@ -199,7 +202,11 @@ def _shares(
 ) -> npt.NDArray[np.int64]:
     """How many rows each class gives, from its number of rows in the batch."""
     numerator, denominator = batch.ratio.as_integer_ratio()
-    shares, rest = np.divmod(sizes * numerator, denominator)
+    wide = denominator > _WIDE // max(1, len(batch))  # such as 1/3 written in 16 digits
+    wanted = (sizes.astype(object) if wide else sizes) * numerator
+    quotient = wanted // denominator
+    rest = wanted - quotient * denominator
+    shares = quotient.astype(np.int64, copy=False)
     missing = -(-int(rest.sum()) // denominator)
     if missing:
         fractional = rest.nonzero()[0]
@@ -246,10 +253,10 @@ def _entropy(logits: Tensor) -> Tensor:
     return logp.exp().mul_(logp).sum(dim=1).neg_()
 
 
-def _plain(logits: Tensor) -> Tensor:
-    """Logits without their graph, in a precision that both torch and numpy compute in."""
-    half = logits.dtype in (torch.float16, torch.bfloat16)
-    return logits.detach().float() if half else logits.detach()
+def _plain(values: Tensor) -> Tensor:
+    """Values without their graph, in a precision that both torch and numpy compute in."""
+    half = values.dtype in (torch.float16, torch.bfloat16)
+    return values.detach().float() if half else values.detach()
 
 
 def _to_cpu(value: Tensor) -> npt.NDArray[np.floating]:

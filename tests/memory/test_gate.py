@@ -34,8 +34,7 @@ def brute_scores(batch):
 
 
 def brute_ceil(ratio, rows):
-    exact = Fraction(str(ratio)) * rows
-    return math.ceil(exact)
+    return math.ceil(Fraction(str(ratio)) * rows)
 
 
 def lowest(scores, rows, count):
@@ -88,7 +87,7 @@ def brute_values(name, batch):
 
 
 def test_loss_gate_prefers_the_losses_it_is_given():
-    losses = torch.tensor([3.0, 1.0, 2.0, 0.5])
+    losses = torch.tensor([3.0, 1.0, 2.0, 0.5], dtype=torch.bfloat16, requires_grad=True)
     batch = make_batch(np.random.default_rng(0), 4, 3, 0.5, losses)
     assert make_gate("loss")(batch).tolist() == [1, 3]
 
@@ -98,6 +97,14 @@ def test_size_is_exact_where_floats_are_not():
     batch = make_batch(np.random.default_rng(0), 100, 5, 0.55)
     assert [len(gate(batch)) for name, gate in GATES.items() if name != "all"] == [55] * 5
     assert rows_to_swap(parse_ratio("0.1"), 30) == 3
+
+
+@pytest.mark.parametrize("ratio", [1 / 3, 0.1234567890123456, 1e-300, "1/3"])
+def test_ratios_of_many_digits_are_exact_on_large_batches(ratio):
+    rng = np.random.default_rng(0)
+    batch = make_batch(rng, 5000, 3, 1)
+    batch.ratio = parse_ratio(ratio)
+    check_balanced(batch)
 
 
 def test_the_rows_missing_to_the_total_fall_on_fractional_classes_uniformly():
