@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import aiofiles
 import aiofiles.os
 
+from carousel.errors import StorageClosedError
 from carousel.storage.table import Buffer
 
 __all__ = ["AsyncFiles"]
@@ -36,6 +37,12 @@ class AsyncFiles:
             target=self._loop.run_forever, name="carousel-files-loop", daemon=True
         )
         self._thread.start()
+        self._pid = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child's copy, whose thread stayed with the parent."""
+        return os.getpid() != self._pid
 
     def read(self, paths: Sequence[Path]) -> list[bytes | BaseException]:
         """Contents of each file, or the error met there."""
@@ -54,7 +61,7 @@ class AsyncFiles:
 
     def close(self) -> None:
         """Stop the thread; calling it again is fine."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or self.forked:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -62,6 +69,9 @@ class AsyncFiles:
         self._loop.close()
 
     def _run(self, jobs: Sequence[Coroutine[Any, Any, _T]]) -> list[_T | BaseException]:
+        if self.forked:
+            raise StorageClosedError("the folder was opened before a fork; open it anew here")
+
         async def together() -> list[_T | BaseException]:
             return await asyncio.gather(*map(self._gated, jobs), return_exceptions=True)
 

@@ -32,6 +32,7 @@ from carousel.errors import (
 )
 from carousel.storage.async_files import AsyncFiles
 from carousel.storage.budget import BudgetLike, parse_budget
+from carousel.storage.creation import own_folder
 from carousel.storage.disk import sync_folder
 from carousel.storage.eviction import Eviction, make_eviction
 from carousel.storage.image_file import from_file, suffix_of, to_file
@@ -39,7 +40,6 @@ from carousel.storage.journal import Journal
 from carousel.storage.medium import Change, Contents, Read
 from carousel.storage.owner import (
     Marker,
-    OwnerLock,
     boot_id,
     read_marker,
     refuse_unclean,
@@ -117,7 +117,6 @@ class _Folder:
     """A medium of files, journaled."""
 
     def __init__(self, folder: Path, durability: Durability, concurrency: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.resolve()
         self._sync = durability == "durable"
         self._claim = _Claim(self._folder)
@@ -176,7 +175,7 @@ class _Folder:
         return self._size + (0 if self._closed else self._journal.nbytes)
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or self._files.forked:
             return
         self._closed = True
         self._files.close()
@@ -221,7 +220,7 @@ class _Claim:
                 raise StorageLockedError(
                     f"{folder} is open already in this process; close it first", os.getpid()
                 )
-            self._owner = OwnerLock(folder)
+            self._owner = own_folder(folder)
             _claims.add(folder)
         self._folder = folder
 
@@ -249,9 +248,7 @@ def _record(content: bytes | BaseException) -> Read:
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise BadInputError(f"{folder} is a file", fix="give a folder for the samples")
-    if not folder.exists() or (folder / JOURNAL).exists():
+    if not folder.is_dir() or (folder / JOURNAL).exists():
         return
     if any(entry.name not in ("owner.lock", "carousel.json") for entry in folder.iterdir()):
         raise ForeignStorageError(

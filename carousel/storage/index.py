@@ -241,9 +241,10 @@ class Index:
         """All records, hidden ones included, ascending by id, as copies."""
         with self._lock:
             self._settle()
-            return IndexEntries(
-                *(self._main[name].astype(np.int64) for name in IndexEntries.__slots__)
+            ids, labels, tasks, lengths = (
+                self._main[name].astype(np.int64) for name in ("ids", "labels", "tasks", "lengths")
             )
+            return IndexEntries(ids, labels, tasks, lengths)
 
     def _count(self) -> int:
         return len(self._main) - self._dead + len(self._late)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Self
 
@@ -17,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from carousel.errors import (
-    CorruptRecordError,
+    BadInputError,
     DuplicateIdError,
     StorageClosedError,
     StorageError,
@@ -25,11 +27,12 @@ from carousel.errors import (
     TierFullError,
 )
 from carousel.storage.budget import Budget
-from carousel.storage.codec import decode, encode_batch
+from carousel.storage.codec import encode_batch
 from carousel.storage.columns import Ids
 from carousel.storage.eviction import Eviction, Limits
 from carousel.storage.index import Index
-from carousel.storage.medium import Change, Medium, Place, Read
+from carousel.storage.medium import Change, Medium, Place
+from carousel.storage.plain_reader import PlainReader, chunks, copy_row
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.table import Buffer
 from carousel.storage.tier import (
@@ -39,12 +42,15 @@ from carousel.storage.tier import (
     ReadStatus,
     TierStats,
     VerifyReport,
+    as_ids,
 )
 from carousel.storage.tombstones import Tombstones
 
 __all__ = ["PlainTier"]
 
-_CHUNK = 64
+logger = logging.getLogger("carousel.storage")
+
+_STEP = 64
 _RULE_KEY, _FORGOTTEN_KEY = "_eviction", "_forgotten"
 
 
@@ -68,6 +74,7 @@ class PlainTier:
         self._index = Index()
         self._lock = threading.RLock()
         self._stats = TierStats(budget_bytes=budget.max_bytes, budget_records=budget.max_records)
+        self._reader = PlainReader(medium, self._set_aside)
         self._closed = False
         self._forgotten = Tombstones()
         self._load()
@@ -84,6 +91,8 @@ class PlainTier:
 
     def reserve_ids(self, count: int) -> int:
         """See `StorageTier.reserve_ids`."""
+        if count < 0:
+            raise BadInputError(f"count is {count}", fix="reserve 0 ids or more")
         with self._lock:
             first = self._next_id
             self._commit(Change(next_id=first + count))
@@ -110,19 +119,26 @@ class PlainTier:
     def get_into(
         self, ids: Ids, out: Mapping[str, npt.NDArray[np.generic]], rows: Ids
     ) -> npt.NDArray[np.uint8]:
-        """See `StorageTier.get_into`."""
+        """See `StorageTier.get_into`.
+
+        An encoded field can be asked for too: its array has dtype object and receives ``bytes``.
+        """
+        self._check_open()
+        ids, rows = as_ids(ids), as_ids(rows)
         status = np.full(len(ids), ReadStatus.MISSING, np.uint8)
         at = np.flatnonzero(self._index.contains(ids))
-        for i, found in zip(at.tolist(), self._records(ids[at]), strict=True):
+        for i, found in zip(at.tolist(), self._reader.records(ids[at]), strict=True):
             row = int(rows[i])
-            status[i] = _copy(found, out, row) if isinstance(found, Record) else found
+            status[i] = copy_row(found, out, row) if isinstance(found, Record) else found
         return status
 
     def get_many(self, ids: Ids) -> list[Record | None]:
         """See `StorageTier.get_many`."""
+        self._check_open()
+        ids = as_ids(ids)
         found: list[Record | None] = [None] * len(ids)
         at = np.flatnonzero(self._index.contains(ids))
-        for i, record in zip(at.tolist(), self._records(ids[at]), strict=True):
+        for i, record in zip(at.tolist(), self._reader.records(ids[at]), strict=True):
             found[i] = record if isinstance(record, Record) else None
         return found
 
@@ -132,24 +148,25 @@ class PlainTier:
     def delete_many(self, ids: Ids) -> int:
         """See `StorageTier.delete_many`; deleted ids stay out when they are presented again."""
         with self._lock:
-            known = np.unique(ids)
+            known = np.unique(as_ids(ids))
             stored = known[self._index.contains(known)]
             given = known[known < self._next_id]
             if len(stored) == 0 and self._forgotten.contains(given).all():
                 return 0
             forgotten = self._forgotten.with_ids(given)
-            labels = set(self._index.lookup(stored).labels.tolist())
-            self._commit(Change(drop=known, meta={_FORGOTTEN_KEY: forgotten.to_bytes()}))
+            with self._rule_undone_on_error():
+                self._eviction.forget(self._emptied(stored))
+                meta = {_FORGOTTEN_KEY: forgotten.to_bytes(), _RULE_KEY: self._rule_state()}
+                self._commit(Change(drop=known, meta=meta))
             self._forgotten = forgotten
             self._index.remove(stored)
             for id_ in known.tolist():
                 self._quarantined.pop(id_, None)
-            self._eviction.forget(labels - self._index.stored_counts().keys())
             return len(stored)
 
     def contains(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """See `StorageTier.contains`."""
-        return self._index.contains(ids)
+        return self._index.contains(as_ids(ids))
 
     def ids_of(self, label: int) -> Ids:
         """See `StorageTier.ids_of`."""
@@ -157,7 +174,7 @@ class PlainTier:
 
     def tasks_of(self, ids: Ids) -> Ids:
         """See `StorageTier.tasks_of`."""
-        return self._index.lookup(ids).tasks
+        return self._index.lookup(as_ids(ids)).tasks
 
     def class_counts(self) -> dict[int, int]:
         """See `StorageTier.class_counts`."""
@@ -169,11 +186,11 @@ class PlainTier:
 
     def pin(self, ids: Ids) -> None:
         """See `StorageTier.pin`."""
-        self._index.pin(ids)
+        self._index.pin(as_ids(ids))
 
     def unpin(self, ids: Ids) -> None:
         """See `StorageTier.unpin`."""
-        self._index.unpin(ids)
+        self._index.unpin(as_ids(ids))
 
     def entries(self) -> IndexEntries:
         """See `StorageTier.entries`."""
@@ -199,13 +216,15 @@ class PlainTier:
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
         """See `StorageTier.verify`."""
+        self._check_open()
         ids = self._index.entries().ids
-        report = VerifyReport(checked=len(ids), problems=self._medium.problems())
+        with self._lock:
+            report = VerifyReport(checked=len(ids), problems=self._medium.problems())
         before = self.quarantined()
-        for done, found in enumerate(self._records(ids), start=1):
+        for done, found in enumerate(self._reader.records(ids), start=1):
             if found is ReadStatus.IO_ERROR:
                 report.problems.append(f"record {ids[done - 1]} could not be read")
-            if progress is not None and (done % _CHUNK == 0 or done == len(ids)):
+            if progress is not None and (done % _STEP == 0 or done == len(ids)):
                 progress(done, len(ids))
         report.corrupt = {i: why for i, why in self.quarantined().items() if i not in before}
         return report
@@ -223,6 +242,8 @@ class PlainTier:
             records=len(self._index),
             live_bytes=live,
             file_bytes=size,
+            reads=self._reader.reads,
+            io_errors=self._stats.io_errors + self._reader.io_errors,
             space_amplification=size / live if live else 1.0,
         )
 
@@ -279,11 +300,11 @@ class PlainTier:
             if records[row] != records[first[group[row]]]
         }
         stored = first[self._index.contains(batch.ids[first])]
-        for rows in _chunks(stored):
+        for rows in chunks(stored):
             reads = self._medium.read(batch.ids[rows].tolist())
             differ = np.array([records[r] != x for r, x in zip(rows.tolist(), reads, strict=True)])
             ids = batch.ids[rows[differ]]
-            intact = [isinstance(found, Record) for found in self._records(ids)]
+            intact = [isinstance(found, Record) for found in self._reader.records(ids)]
             changed |= set(ids[intact].tolist())
         # A stored copy that proved damaged just now was set aside: the new one takes its place.
         rows = np.sort(first)
@@ -297,63 +318,49 @@ class PlainTier:
         if len(rows) == 0:
             return False
         lengths = np.array([len(blob) for blob in blobs], np.int64)
-        labels, before = batch.labels[rows], self._eviction.state_dict()
-        plan = self._eviction.plan(self._index, labels, lengths, self._limits)
-        kept = rows[plan.accept]
-        ids, tasks = batch.ids[kept], batch.tasks[kept]
-        try:
+        with self._rule_undone_on_error():
+            plan = self._eviction.plan(self._index, batch.labels[rows], lengths, self._limits)
+            kept = rows[plan.accept]
+            ids, labels, tasks = batch.ids[kept], batch.labels[kept], batch.tasks[kept]
+            columns = zip(ids.tolist(), labels.tolist(), tasks.tolist(), strict=True)
             self._commit(
                 Change(
-                    places=[
-                        Place(*place)
-                        for place in zip(
-                            ids.tolist(), batch.labels[kept].tolist(), tasks.tolist(), strict=True
-                        )
-                    ],
+                    places=[Place(*row) for row in columns],
                     blobs=[blobs[i] for i in np.flatnonzero(plan.accept).tolist()],
                     drop=plan.evict,
-                    meta={_RULE_KEY: json.dumps(self._eviction.state_dict()).encode()},
+                    meta={_RULE_KEY: self._rule_state()},
                     next_id=max(self._next_id, int(batch.ids.max()) + 1),
                 )
             )
-        except StorageError:
-            self._eviction.load_state_dict(before)
-            raise
         self._index.remove(plan.evict)
-        self._index.add(ids, batch.labels[kept], tasks, lengths[plan.accept])
+        self._index.add(ids, labels, tasks, lengths[plan.accept])
         for id_ in ids.tolist():
             self._quarantined.pop(id_, None)
         self._stats.evicted += len(plan.evict)
         self._stats.rejected += len(rows) - len(kept)
         return plan.full
 
-    def _records(self, ids: Ids) -> Iterator[Record | ReadStatus]:
-        for chunk in _chunks(ids):
-            yield from self._checked(chunk)
+    @contextmanager
+    def _rule_undone_on_error(self) -> Iterator[None]:
+        before = self._eviction.state_dict()
+        try:
+            yield
+        except BaseException:
+            self._eviction.load_state_dict(before)
+            raise
 
-    def _checked(self, ids: Ids) -> list[Record | ReadStatus]:
-        """Read records and check every byte; what proves damaged is set aside at once."""
-        self._check_open()
-        found: list[Record | ReadStatus] = []
-        damaged: dict[int, str] = {}
-        for id_, read in zip(ids.tolist(), self._medium.read(ids.tolist()), strict=True):
-            try:
-                found.append(_decoded(id_, read))
-            except CorruptRecordError as error:
-                damaged[id_] = str(error)
-                found.append(ReadStatus.MISSING)
-            except KeyError:
-                found.append(ReadStatus.MISSING)
-            except OSError:
-                self._stats.io_errors += 1
-                found.append(ReadStatus.IO_ERROR)
-        self._stats.reads += len(ids)
-        # What was evicted or deleted while it was read is missing, not damaged.
-        aside = self._set_aside(damaged) if damaged else set()
-        return [
-            ReadStatus.CORRUPT if id_ in aside else result
-            for id_, result in zip(ids.tolist(), found, strict=True)
-        ]
+    def _rule_state(self) -> bytes:
+        return json.dumps(self._eviction.state_dict()).encode()
+
+    def _emptied(self, leaving: Ids) -> set[int]:
+        """Classes that hold nothing once these stored ids are gone."""
+        labels, counts = np.unique(self._index.lookup(leaving).labels, return_counts=True)
+        stored = self._index.stored_counts()
+        return {
+            label
+            for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
+            if stored[label] == count
+        }
 
     def _set_aside(self, damaged: dict[int, str]) -> set[int]:
         with self._lock:
@@ -363,34 +370,12 @@ class PlainTier:
             self._stats.corrupt += len(ids)
             why = {id_: damaged[id_] for id_ in ids.tolist()}
             self._quarantined.update(why)
-            self._commit(Change(quarantine=why))
+            try:
+                self._commit(Change(quarantine=why))
+            except StorageError as error:
+                # The reader who found it is served all the same; it is found again when reopened.
+                logger.warning("damaged records could not be set aside: %s", error)
             return set(ids.tolist())
-
-
-def _decoded(id_: int, read: Read) -> Record:
-    if isinstance(read, Exception):
-        raise read
-    record = decode(read)
-    if record.id != id_:
-        raise CorruptRecordError(f"the record stored as {id_} is that of {record.id}")
-    return record
-
-
-def _copy(record: Record, out: Mapping[str, npt.NDArray[np.generic]], row: int) -> ReadStatus:
-    for name, target in out.items():
-        value = record.fields.get(name)
-        if not isinstance(value, np.ndarray):
-            return ReadStatus.LAYOUT
-        if value.dtype != target.dtype or value.shape != target.shape[1:]:
-            return ReadStatus.LAYOUT
-    for name, target in out.items():
-        target[row] = record.fields[name]
-    return ReadStatus.OK
-
-
-def _chunks(values: Ids) -> Iterator[Ids]:
-    for start in range(0, len(values), _CHUNK):
-        yield values[start : start + _CHUNK]
 
 
 def _typed(error: OSError) -> StorageError:

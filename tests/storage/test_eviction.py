@@ -101,7 +101,7 @@ def chi_square_p(labels, keep, limits, batch, repetitions):
     return chi2.sf(statistic, n - 1)
 
 
-@pytest.mark.parametrize(("batch", "repetitions"), [(1, 300), (7, 1000), (64, 1000)])
+@pytest.mark.parametrize(("batch", "repetitions"), [(1, 150), (7, 500), (64, 500)])
 def test_survivors_of_one_class_are_uniform_over_arrival_order(batch, repetitions):
     labels = np.zeros(60, int)
     assert chi_square_p(labels, 15, Limits(max_records=15), batch, repetitions) > 0.01
@@ -109,11 +109,11 @@ def test_survivors_of_one_class_are_uniform_over_arrival_order(batch, repetition
 
 def test_survivors_are_uniform_also_after_later_classes_took_their_share():
     labels = np.repeat([0, 1, 2, 3], 40)
-    assert chi_square_p(labels, 5, Limits(max_records=20), 32, 1000) > 0.01
+    assert chi_square_p(labels, 5, Limits(max_records=20), 32, 500) > 0.01
 
 
 def test_survivors_are_uniform_in_interleaved_classes_under_a_byte_limit():
-    assert chi_square_p(np.arange(60) % 2, 6, Limits(max_bytes=12), 9, 1000) > 0.01
+    assert chi_square_p(np.arange(60) % 2, 6, Limits(max_bytes=12), 9, 500) > 0.01
 
 
 def test_a_newcomer_of_a_class_at_its_share_enters_with_probability_q_over_seen():

@@ -12,6 +12,7 @@ from PIL import Image
 from carousel.errors import (
     BadInputError,
     ForeignStorageError,
+    StorageClosedError,
     StorageCorruptedError,
     StorageIOError,
     StorageLockedError,
@@ -151,7 +152,9 @@ def test_the_journal_does_not_grow_without_end(tmp_path):
 
 def test_foreign_places_are_refused(tmp_path):
     (tmp_path / "file").write_text("hello")
-    with pytest.raises(BadInputError, match="is a file"):
+    with pytest.raises(BadInputError, match="through a file"):
+        FileTier(tmp_path / "file" / "below")
+    with pytest.raises(BadInputError, match="through a file"):
         FileTier(tmp_path / "file")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "holiday.png").write_bytes(b"")
@@ -176,6 +179,30 @@ def test_a_folder_has_one_owner(tmp_path):
         result = subprocess.run(command, capture_output=True, text=True, check=True)
         assert result.stdout.strip() == str(os.getpid())
     FileTier(tmp_path / "s").close()
+
+
+def _use_after_fork(tier, answers):
+    for call in (lambda: tier.get_many(np.arange(2)), lambda: tier.put_many(images([5]))):
+        try:
+            call()
+        except StorageClosedError as error:
+            answers.put(str(error))
+    tier.close()
+
+
+def test_a_forked_child_is_told_and_leaves_the_parent_alone(tmp_path):
+    context = multiprocessing.get_context("fork")
+    with FileTier(tmp_path / "s") as tier:
+        tier.put_many(images(range(2)))
+        answers = context.Queue()
+        child = context.Process(target=_use_after_fork, args=(tier, answers))
+        child.start()
+        assert "before a fork" in answers.get(timeout=30)
+        assert "before a fork" in answers.get(timeout=30)
+        child.join()
+        tier.put_many(images(range(2, 4)))
+        assert tier.verify().checked == 4
+        assert '"clean": false' in (tmp_path / "s" / "carousel.json").read_text()
 
 
 def _die_between_files_and_journal(path):

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carousel.errors import (
+    BadInputError,
     DuplicateIdError,
     SchemaMismatchError,
     StorageClosedError,
@@ -130,6 +131,16 @@ def test_rows_that_cannot_be_read_say_why(make):
     tier.prefetch(ids)
 
 
+def test_encoded_fields_are_read_into_arrays_of_objects(make):
+    tier = make()
+    put(tier, [4, 5])
+    out = {"raw": np.empty(3, object), "x": np.zeros((3, 6, 5, 3), np.uint8)}
+    assert tier.get_into(as_array([5, 4]), out, as_array([2, 0])).tolist() == [0, 0]
+    assert out["raw"].tolist() == [b"bytes of 4", None, b"bytes of 5"]
+    wrong = {"raw": np.zeros((3, 2), np.uint8)}
+    assert tier.get_into(as_array([5]), wrong, as_array([0])).tolist() == [ReadStatus.LAYOUT]
+
+
 def test_the_index_knows_classes_and_entries(make):
     tier = make()
     put(tier, [3, 4, 5, 6], labels=[1, 0, 1, 1], tasks=[0, 1, 2, 3])
@@ -179,6 +190,8 @@ def test_ids_rise_and_are_never_given_twice(make):
     assert tier.high_water == 41
     tier.delete_many(as_array([40]))
     assert tier.reserve_ids(1) == 41
+    with pytest.raises(BadInputError, match="count is -1"):
+        tier.reserve_ids(-1)
 
 
 def test_deleting_counts_what_was_there(make):
