@@ -9,7 +9,15 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["extend", "free_bytes", "network_kind", "sync_file", "sync_folder", "warn_if_networked"]
+__all__ = [
+    "extend",
+    "folder_bytes",
+    "free_bytes",
+    "network_kind",
+    "sync_file",
+    "sync_folder",
+    "warn_if_networked",
+]
 
 logger = logging.getLogger("carousel.storage")
 
@@ -30,6 +38,12 @@ _NETWORKED = (
 def free_bytes(path: Path) -> int:
     """Bytes that may still be written at a path that exists."""
     return shutil.disk_usage(path).free
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    with os.scandir(folder) as files:
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def extend(file_path: Path, size: int, target: int) -> None:

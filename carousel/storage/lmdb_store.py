@@ -19,16 +19,17 @@ from carousel.storage.budget import Budget
 from carousel.storage.codec import decode_as
 from carousel.storage.columns import Ids
 from carousel.storage.creation import DATA, SAMPLES
+from carousel.storage.disk import folder_bytes
 from carousel.storage.environment import Environment
 from carousel.storage.eviction import Eviction, Limits, make_eviction
 from carousel.storage.index import Index
 from carousel.storage.ledger import Ledger
-from carousel.storage.pages import check_budget_bytes, group_bytes
+from carousel.storage.pages import check_budget_bytes, data_bytes, group_bytes, index_bytes
 from carousel.storage.prefetch import Prefetcher
 from carousel.storage.put import Put, pieces
 from carousel.storage.reader import Destination, Layouts, big_endian_keys
 from carousel.storage.record import Record, RecordBatch
-from carousel.storage.scan import find_offsets, scan_into
+from carousel.storage.scan import fill_index, find_offsets, save_index
 from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
 from carousel.storage.writer import GroupWriter, WriterLimits
 
@@ -66,7 +67,7 @@ class LMDBStore:
             path,
             durability=options.durability,
             readonly=options.readonly,
-            max_bytes=None if options.readonly else budget.max_bytes,
+            max_bytes=None if options.readonly else data_bytes(budget.max_bytes),
             preallocate=options.preallocate,
         )
         try:
@@ -79,13 +80,9 @@ class LMDBStore:
         self.budget = budget
         self.index = Index()
         eviction = make_eviction(self.options.eviction, self.options.seed)
-        limits = Limits(budget.max_records, budget.max_bytes)
+        limits = Limits(budget.max_records, data_bytes(budget.max_bytes))
         self.ledger = Ledger(self.env, self.index, eviction, limits)
-        scan = scan_into(self.env, self.index)
-        self.ledger.counters.raw_bytes = scan.raw_bytes
-        self.ledger.counters.cost_bytes = self.index.total_length
-        if scan.damaged:
-            self.ledger.set_aside(scan.damaged)
+        self._fill_index()
         self._prefetcher = Prefetcher(self.env.data_path)
         self._group_bytes = group_bytes(budget.max_bytes)
         queue = _QUEUE_BYTES if budget.max_bytes is None else budget.max_bytes // 16
@@ -98,6 +95,21 @@ class LMDBStore:
         self._reads = self._corrupt = self._io_errors = 0
         self._warned = False
         self._closed = False
+
+    def _fill_index(self) -> None:
+        found = fill_index(self.env, self.index)
+        counters = self.ledger.counters
+        counters.raw_bytes, counters.cost_bytes = found.raw_bytes, self.index.total_length
+        if found.damaged:
+            self.ledger.set_aside(found.damaged)
+
+    def _save_index(self) -> None:
+        limit = self.budget.max_bytes
+        room = None if limit is None else index_bytes(limit)
+        try:
+            save_index(self.env, self.index, self._amplification(), room)
+        except OSError as error:
+            logger.warning("the index of %s was not saved; opening will scan: %s", self.path, error)
 
     def put(self, batch: RecordBatch) -> None:
         """Encode in pieces of at most one group and queue them, or write them when in sync."""
@@ -219,7 +231,7 @@ class LMDBStore:
         return TierStats(
             records=len(self.index),
             live_bytes=live,
-            file_bytes=self.env.file_bytes,
+            file_bytes=folder_bytes(self.path),
             budget_bytes=self.budget.max_bytes,
             budget_records=self.budget.max_records,
             space_amplification=self._amplification(),
@@ -243,7 +255,9 @@ class LMDBStore:
             self._writer.close()
         finally:
             try:
-                self.ledger.settle()
+                if not self.options.readonly:
+                    self.ledger.settle()
+                    self._save_index()
             finally:
                 self._prefetcher.close()
                 self.env.close()

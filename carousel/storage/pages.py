@@ -7,7 +7,15 @@ import numpy as np
 from carousel.errors import BadInputError
 from carousel.storage.columns import Ids
 
-__all__ = ["LIVE_SHARE", "MIN_BUDGET", "check_budget_bytes", "group_bytes", "record_costs"]
+__all__ = [
+    "LIVE_SHARE",
+    "MIN_BUDGET",
+    "check_budget_bytes",
+    "data_bytes",
+    "group_bytes",
+    "index_bytes",
+    "record_costs",
+]
 
 LIVE_SHARE = 0.85
 """Share of a byte budget that live pages may take; the rest is room for copy-on-write."""
@@ -15,6 +23,7 @@ LIVE_SHARE = 0.85
 MIN_BUDGET = 512 << 10
 """Smallest byte budget: below it the trees alone leave no room for records."""
 
+_SMALL_FILES = 48 << 10  # lock file of LMDB, marker, lock of the owner
 _PAGE_HEADER = 16
 _NODE = 18  # header of a node, its key of 8 bytes, its slot
 _TREE = 64  # a leaf entry that points to pages of its own, with slack for half-full leaves
@@ -33,6 +42,18 @@ def record_costs(lengths: Ids, page_bytes: int) -> Ids:
 def group_bytes(max_bytes: int | None) -> int:
     """Largest commit: three of them fit beside the live share of the budget."""
     return 1 << 20 if max_bytes is None else min(1 << 20, max_bytes // 32)
+
+
+def data_bytes(max_bytes: int | None) -> int | None:
+    """What of a byte budget the data file may take; the rest is for the small files beside it."""
+    if max_bytes is None:
+        return None
+    return max_bytes - _SMALL_FILES - index_bytes(max_bytes)
+
+
+def index_bytes(max_bytes: int) -> int:
+    """What of a byte budget the saved index may take."""
+    return max_bytes // 128
 
 
 def check_budget_bytes(max_bytes: int | None) -> None:

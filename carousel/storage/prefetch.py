@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Prefetcher", "merge_ranges"]
+__all__ = ["Prefetcher", "ReadAhead", "merge_ranges"]
 
 Ids = npt.NDArray[np.int64]
+
+_WINDOW = 32 << 20
 
 
 class Prefetcher:
@@ -54,6 +56,33 @@ class Prefetcher:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class ReadAhead:
+    """Asks for a file window by window while a walk through it goes on.
+
+    Args:
+        file_path: the file.
+    """
+
+    def __init__(self, file_path: Path) -> None:
+        self._hints = Prefetcher(file_path)
+        self._size = file_path.stat().st_size
+        self._asked = 0
+
+    def advance(self, share: float) -> None:
+        """Say how much of the walk is done, 0 to 1."""
+        target = min(self._size, int(share * self._size) + _WINDOW)
+        if target > self._asked:
+            start = np.array([self._asked], np.int64)
+            self._hints.hint(start, np.array([target - self._asked], np.int64))
+            self._asked = target
+
+    def __enter__(self) -> ReadAhead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hints.close()
 
 
 def merge_ranges(offsets: Ids, lengths: Ids) -> Iterable[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Finding out what a store holds by walking through it, and where its records lie in the file."""
+"""Finding out what a store holds, from its saved index or by a walk, and where its records lie."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from carousel.storage.columns import Ids
 from carousel.storage.creation import SAMPLES
 from carousel.storage.environment import Environment
 from carousel.storage.index import Index
+from carousel.storage.index_file import (
+    INDEX_FILE,
+    Origin,
+    Snapshot,
+    load_snapshot,
+    save_snapshot,
+)
 from carousel.storage.pages import record_costs
+from carousel.storage.prefetch import ReadAhead
 from carousel.storage.reader import big_endian_keys
 from carousel.storage.table import HEADER_BYTES
 
-__all__ = ["Scan", "find_offsets", "map_base", "scan_into"]
+__all__ = ["Scan", "fill_index", "find_offsets", "map_base", "save_index", "scan_into"]
 
-_CHUNK = 4096
+_CHUNK = 1024
 
 
 @dataclass(slots=True)
@@ -36,11 +44,46 @@ class Scan:
     raw_bytes: int = 0
 
 
+def fill_index(env: Environment, index: Index) -> Scan:
+    """Fill an empty index from the one that was saved, or else by a walk through the records.
+
+    The owner removes the saved one, since what it writes next is not in it.
+    """
+    saved = load_snapshot(env.path, env.uuid, env.last_transaction)
+    if saved is None:
+        scan = scan_into(env, index)
+    else:
+        columns, raw_bytes = saved
+        index.add(*columns)
+        scan = Scan({}, raw_bytes)
+    if not env.readonly:
+        (env.path / INDEX_FILE).unlink(missing_ok=True)
+    return scan
+
+
+def save_index(env: Environment, index: Index, amplification: float, max_bytes: int | None) -> None:
+    """Save the index of a store that is being closed, unless it has more than `max_bytes`."""
+    env.sync()
+    entries = index.entries()
+    columns = Snapshot(
+        entries.ids,
+        entries.labels,
+        entries.tasks,
+        entries.lengths,
+        index.lookup(entries.ids).offsets,
+    )
+    origin = Origin(env.uuid, env.last_transaction, int(index.total_length / amplification))
+    save_snapshot(env.path, origin, columns, max_bytes)
+
+
 def scan_into(env: Environment, index: Index) -> Scan:
     """Fill an empty index from the headers of all records."""
     scan = Scan({})
     base = map_base(env.data_path)
-    with env.read() as txn:
+    with env.read() as txn, ReadAhead(env.data_path) as ahead:
+        total = max(1, txn.stat(env.databases[SAMPLES])["entries"])
+        done = 0
+        ahead.advance(0)
         for keys, heads, sizes, addresses in _chunks(txn, env.databases[SAMPLES]):
             ids = np.frombuffer(b"".join(keys), ">i8").astype(np.int64)
             block = np.frombuffer(b"".join(heads), np.uint8).reshape(-1, HEADER_BYTES)
@@ -57,6 +100,8 @@ def scan_into(env: Environment, index: Index) -> Scan:
                 _offsets(addresses, base, env.file_bytes)[good],
             )
             scan.raw_bytes += int(sizes[good].sum())
+            done += len(keys)
+            ahead.advance(done / total)
     return scan
 
 

@@ -22,7 +22,8 @@ from carousel.errors import (
     StorageError,
     TierFullError,
 )
-from carousel.storage import LMDBTier
+from carousel.storage import LMDBTier, scan
+from carousel.storage.index_file import INDEX_FILE
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 from carousel.storage.tier import ReadStatus
 
@@ -212,9 +213,42 @@ def test_damaged_headers_are_found_when_the_store_is_opened(make):
     store_by_hand(tier, 5, flip)
     store_by_hand(tier, 6, lambda value: value.__delitem__(slice(30, None)))
     tier.close()
+    (tier.path / INDEX_FILE).unlink()
     tier = make()
     assert sorted(tier.quarantined()) == [5, 6]
     assert len(tier.entries()) == 18
+
+
+@pytest.mark.parametrize("saved", ["used", "missing", "damaged", "older"])
+def test_a_closed_store_opens_with_its_index_or_by_a_scan(make, saved, monkeypatch):
+    tier = make()
+    tier.put_many(batch(range(300)))
+    tier.flush()
+    before, places = tier.entries(), tier._store.index.lookup(np.arange(300))
+    tier.close()
+    index = tier.path / INDEX_FILE
+    raw = index.read_bytes()
+    if saved == "missing":
+        index.unlink()
+    if saved == "damaged":
+        index.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    if saved == "older":
+        tier = make()
+        assert not index.exists()
+        tier.put_many(batch(range(300, 310)))
+        tier.delete_many(np.arange(300, 310))
+        tier.close()
+        index.write_bytes(raw)
+    scans = []
+    walk = scan.scan_into
+    monkeypatch.setattr(scan, "scan_into", lambda *args: scans.append(args) or walk(*args))
+    tier = make()
+    assert len(scans) == (saved != "used")
+    after, found = tier.entries(), tier._store.index.lookup(np.arange(300))
+    for name in after.__slots__:
+        assert np.array_equal(getattr(after, name), getattr(before, name))
+    assert np.array_equal(found.offsets, places.offsets)
+    assert tier.stats().space_amplification == pytest.approx(4160 / 3160, abs=0.01)
 
 
 def test_a_record_under_another_id_is_not_served(make):
@@ -326,7 +360,9 @@ def test_a_byte_budget_is_never_exceeded_also_on_the_way(make, nbytes, eviction)
         stats = tier.stats()
         assert stats.file_bytes <= budget
         assert stats.live_bytes <= 0.85 * budget
-    assert os.stat(tier.path / "data.mdb").st_size <= budget
+    tier.close()
+    assert sum(file.stat().st_size for file in tier.path.iterdir()) <= budget
+    tier = make(budget=f"{budget}B", eviction=eviction, sync=True)
     assert stats.evicted > 0
     assert stats.live_bytes >= 0.5 * budget
     assert tier.verify().ok
@@ -575,6 +611,7 @@ READ_IN_CHILD = """
 import pickle, sys
 import numpy as np
 from carousel.errors import BadInputError
+from carousel.storage.index_file import INDEX_FILE
 from carousel.storage.record import RecordBatch
 tier = pickle.load(sys.stdin.buffer)
 out = {"x": np.zeros((10, 32, 32, 3), np.uint8)}
