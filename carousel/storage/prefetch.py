@@ -17,6 +17,7 @@ __all__ = ["Prefetcher", "ReadAhead", "merge_ranges"]
 Ids = npt.NDArray[np.int64]
 
 _WINDOW = 32 << 20
+_PIECE = 128 << 10
 
 
 class Prefetcher:
@@ -37,18 +38,21 @@ class Prefetcher:
         A wrong offset costs a useless read and nothing else: data is never taken from here.
 
         Returns:
-            The number of ranges asked for.
+            The number of requests made.
         """
         if self._file < 0:
             return 0
         known = offsets >= 0
         asked = 0
         for start, length in merge_ranges(offsets[known], lengths[known]):
-            try:
-                os.posix_fadvise(self._file, start, length, os.POSIX_FADV_WILLNEED)
-            except OSError:
-                break
-            asked += 1
+            # The system takes no more than its read-ahead size from one call.
+            for at in range(start, start + length, _PIECE):
+                try:
+                    size = min(_PIECE, start + length - at)
+                    os.posix_fadvise(self._file, at, size, os.POSIX_FADV_WILLNEED)
+                except OSError:
+                    return asked
+                asked += 1
         return asked
 
     def close(self) -> None:
