@@ -22,6 +22,7 @@ from carousel.runs.config import TrainConfig
 from carousel.runs.loggers import check_loggers
 from carousel.storage import MemoryTier, StorageTier, open_tier, parse_budget
 from carousel.storage.creation import DATA
+from carousel.storage.pages import check_budget_bytes
 from carousel.strategies.registry import make_strategy, strategy_info
 
 __all__ = ["METHOD_FLAGS", "Ingredients", "build_strategy", "gather_ingredients", "pick_device"]
@@ -98,7 +99,7 @@ def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
     )
     optimizer = _optimizer(config, model)
     parts = Ingredients(resolved, stream, model, optimizer, device, options, info.has_memory)
-    _rehearse(parts)
+    _rehearse(parts, storage)
     return parts
 
 
@@ -177,9 +178,10 @@ def _options(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, Any]
     return options
 
 
-def _rehearse(parts: Ingredients) -> None:
+def _rehearse(parts: Ingredients, storage: Path) -> None:
     """Build the strategy once on a storage in RAM: it refuses what it cannot use."""
-    parse_budget(parts.config.storage_budget)
+    budget = parse_budget(parts.config.storage_budget).resolve(storage)
+    check_budget_bytes(budget.max_bytes)
     config = parts.config.model_copy(update={"storage_budget": None})
     with MemoryTier() as tier:
         strategy = build_strategy(replace(parts, config=config), tier, run="rehearsal")

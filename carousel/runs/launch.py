@@ -115,6 +115,8 @@ def _resumed(folder: RunFolder, given: Mapping[str, Any]) -> Launch:
     config = resolve_config(file=_flat(saved), command_line=fresh_values)
     storage = config.storage or folder.storage
     action: Literal["show", "resume"] = "show" if folder.finished else "resume"
+    if action == "resume":
+        _check_unowned(storage)
     return Launch(config, folder, storage, action)
 
 
@@ -170,13 +172,17 @@ def _check_store(storage: Path, *, resume: bool, fresh: bool) -> None:
             f"--storage {storage} holds files that Carousel did not make: "
             "give a folder that is empty or not there"
         )
-    if fresh:
-        OwnerLock(storage).release()
-    elif not resume:
+    if not (fresh or resume):
         raise BadInputError(
             f"--storage {storage} holds samples already",
             fix="give --resume, --fresh or another --storage",
         )
+    _check_unowned(storage)
+
+
+def _check_unowned(storage: Path) -> None:
+    if (storage / MARKER).is_file():
+        OwnerLock(storage).release()
 
 
 def _discard_store(storage: Path) -> None:
