@@ -28,6 +28,7 @@ from carousel.storage.environment import Environment
 from carousel.storage.eviction import EvictionPlan, Limits
 from carousel.storage.file_tier import JOURNAL, FileTier
 from carousel.storage.index import Index
+from carousel.storage.index_file import INDEX_FILE
 from carousel.storage.limits import State
 from carousel.storage.lmdb_errors import translate
 from carousel.storage.lmdb_tier import LMDBTier
@@ -278,6 +279,8 @@ def _put_in_place(folder: Path, fresh: Path, transaction: int) -> None:
         with _no_reader(folder):
             if inspect_data_file(folder / DATA, ours=True).transaction != transaction:
                 raise StorageLockedError(f"{folder} was written while it was compacted; try again")
+            # The new file counts its transactions anew, so a saved index could seem to fit it.
+            (folder / INDEX_FILE).unlink(missing_ok=True)
             (fresh / DATA).replace(folder / DATA)
             sync_folder(folder)
     finally:

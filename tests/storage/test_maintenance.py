@@ -166,6 +166,7 @@ def test_forgotten_bytes_are_gone_after_compaction_and_all_else_is_there(tmp_pat
     steps = []
     report = compact(folder, lambda *step: steps.append(step))
     assert traces(folder, gone) == []
+    assert not (folder / "index.bin").exists()
     assert report.after_bytes < report.before_bytes
     assert report.after_bytes == (folder / "data.mdb").stat().st_size
     kept = [i for i in ids if i not in gone]
