@@ -19,10 +19,10 @@ with Carousel(memory_size=50, storage=tempfile.mkdtemp(), swap_ratio=0.5) as mem
         for batch in (rows for _ in range(5) for rows in torch.randperm(len(new_y)).split(16)):
             replay = memory.sample(32)
             logits = model(torch.cat([new_x[batch], replay.x]))
+            memory.observe(replay, logits[len(batch) :])  # which of the replayed rows may leave
             optimizer.zero_grad()
             cross_entropy(logits, torch.cat([new_y[batch], replay.labels])).backward()
             optimizer.step()
-            memory.observe(replay, logits[len(batch) :])  # which of the replayed rows may leave
             memory.step()  # others have come in
         memory.end_experience()
         memory.admit(ids, new_y, fetch=lambda rows, x=new_x: {"x": x[rows]})  # give them slots

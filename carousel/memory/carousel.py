@@ -230,6 +230,8 @@ class Carousel:
     def observe(self, replay: Replay, logits: Tensor, losses: Tensor | None = None) -> None:
         """Show the forward pass of a replayed batch; the gate picks rows, and they may leave.
 
+        Best called right before the backward pass, in whose time the worker then reads.
+
         Args:
             replay: from `sample`, after the last `step`.
             logits: (n, C) of the replayed rows, on any device.

@@ -64,6 +64,7 @@ class Swap:
         tasks: (n,) their task labels.
         rows: (n,) spare rows that are held for it, -1 where there is none.
         claimed: (k,) positions whose slot is marked as busy.
+        epoch: of `Residents` when the ids were drawn.
     """
 
     request: Request
@@ -72,6 +73,7 @@ class Swap:
     tasks: Ints
     rows: Ints
     claimed: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    epoch: int = -1
 
     @classmethod
     def of(cls, request: Request) -> Swap:
@@ -115,6 +117,7 @@ class Swap:
             claimed=request.slots[self.claimed],
             unused_rows=self.rows[unused].tolist(),
             drawn=self.ids,
+            epoch=self.epoch,
         )
 
 
@@ -134,6 +137,7 @@ class Sealed:
         claimed: slots that are not busy any more.
         unused_rows: spare rows that were not filled.
         drawn: ids that are settled by this.
+        epoch: of `Residents` when they were drawn.
     """
 
     size: int
@@ -147,6 +151,7 @@ class Sealed:
     claimed: Ints
     unused_rows: list[int]
     drawn: Ints
+    epoch: int
 
     @classmethod
     def cancelled(cls, size: int) -> Sealed:
@@ -155,7 +160,7 @@ class Sealed:
         counts = np.zeros(len(Outcome), np.int64)
         counts[Outcome.CANCELLED] = size
         columns = np.empty((5, 0), np.int64)
-        return cls(size, 0, nothing, nothing, columns, [], [], counts, nothing, [], nothing)
+        return cls(size, 0, nothing, nothing, columns, [], [], counts, nothing, [], nothing, -1)
 
     def without(self, unwanted: npt.NDArray[np.bool_]) -> Sealed:
         """The same with (k,) some of its rows stale, their spare rows unused."""
@@ -175,4 +180,5 @@ class Sealed:
             claimed=self.claimed,
             unused_rows=[*self.unused_rows, *self.columns[0, unwanted].tolist()],
             drawn=self.drawn,
+            epoch=self.epoch,
         )

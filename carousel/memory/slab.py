@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from carousel.memory.convert import TORCH_DTYPES, to_numpy
+from carousel.memory.residents import Residents
 from carousel.memory.schema import Schema
 from carousel.storage.record import FieldSpec
 
@@ -51,7 +52,8 @@ class Slab:
         labels: (slots,) class labels, `EMPTY` when there is none.
         tasks: (slots,) task labels, `EMPTY` when there is none.
         generations: (slots,) how often each slot has changed.
-        slot_of: the slot of each resident id.
+        filled: slots that hold a sample.
+        residents: their ids, as the worker sees them.
         spares: rows beyond the slots, held or not.
         capacity: slots that may be filled: the first ones, fewer than all while the machine is
             short of memory.
@@ -78,7 +80,8 @@ class Slab:
         self.table, self.ids, self.labels, self.tasks, self.generations = self.columns
         self.table[:] = np.arange(slots)
         self.generations[:] = 0
-        self.slot_of: dict[int, int] = {}
+        self.filled = 0
+        self.residents = Residents(self.ids)
         self._free = deque(range(slots, slots + spares))
         self._given_back = 0
 
@@ -86,11 +89,6 @@ class Slab:
     def slots(self) -> int:
         """Logical slots, filled or not."""
         return len(self.table)
-
-    @property
-    def filled(self) -> int:
-        """Slots that hold a sample."""
-        return len(self.slot_of)
 
     @property
     def free_rows(self) -> int:
@@ -132,16 +130,18 @@ class Slab:
         self.ids[slots] = ids
         self.labels[slots] = labels
         self.tasks[slots] = tasks
-        self.slot_of.update(zip(ids.tolist(), slots.tolist(), strict=True))
+        self.filled += len(slots)
+        self.residents.admitted([], ids.tolist())
 
     def release(self, slots: Ints) -> None:
         """Empty (n,) slots; their generations rise, so requests about them become stale."""
         self.generations[slots] += 1
-        for sample in self.ids[slots].tolist():
-            self.slot_of.pop(sample, None)
+        leaving = [sample for sample in self.ids[slots].tolist() if sample != EMPTY]
         self.ids[slots] = EMPTY
         self.labels[slots] = EMPTY
         self.tasks[slots] = EMPTY
+        self.filled -= len(leaving)
+        self.residents.admitted(leaving, [])
 
     def take_spares(self, count: int) -> Ints | None:
         """`count` rows for a worker to fill, or None when there are not that many."""
@@ -170,9 +170,7 @@ class Slab:
         old_rows = self.table[slots].tolist()
         # Generations first: a row that is freed below is known to be torn by who still copies it.
         self.columns[:, slots] = columns
-        for sample in leaving:
-            del self.slot_of[sample]
-        self.slot_of.update(zip(coming, slots.tolist(), strict=True))
+        self.residents.swapped(leaving, coming)
         self._free.extend(old_rows)
 
     def move(self, sources: Ints, targets: Ints) -> None:
@@ -183,7 +181,6 @@ class Slab:
         for column in (self.ids, self.labels, self.tasks):
             column[targets] = column[sources]
             column[sources] = EMPTY
-        self.slot_of.update(zip(self.ids[targets].tolist(), targets.tolist(), strict=True))
 
     def set_capacity(self, capacity: int) -> None:
         """Use the first `capacity` slots only, and give the pages of the others to the system.
@@ -199,8 +196,7 @@ class Slab:
 
     def resident(self, ids: Ints) -> npt.NDArray[np.bool_]:
         """Which of (n,) ids are in a slot."""
-        slot_of = self.slot_of
-        return np.array([sample in slot_of for sample in ids.tolist()], np.bool_)
+        return np.isin(ids, self.ids)
 
     def _push_rows_up(self, closed: Ints, first: int) -> None:
         """Let closed slots own the rows from `first` on, so that whole pages are unused."""

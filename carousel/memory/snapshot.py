@@ -113,7 +113,9 @@ class Restorer:
     def _refill(self, slots: Ints, labels: Ints) -> None:
         lost = len(slots)
         for _ in range(_ROUNDS):
-            drawn = self.replacement.draw(self.tier, labels[slots], self.slab.slot_of, self.rng)
+            drawn = self.replacement.draw(
+                self.tier, labels[slots], set(self.slab.ids.tolist()), self.rng
+            )
             found = np.flatnonzero(drawn != NO_CANDIDATE)
             ids = np.full(self.slab.slots, NO_CANDIDATE)
             ids[slots[found]] = drawn[found]

@@ -288,11 +288,11 @@ class SwapEngine:
 
     def _still_wanted(self, swap: Sealed) -> Sealed:
         """Without rows whose slot changed meanwhile, or whose sample was admitted elsewhere."""
-        changed = self._slab.generations[swap.slots] != swap.generations
-        resident = not self._slab.slot_of.keys().isdisjoint(swap.coming)
-        if not resident and not changed.any():
-            return swap
-        return swap.without(changed | self._slab.resident(np.array(swap.coming, np.int64)))
+        slab = self._slab
+        unwanted = slab.generations[swap.slots] != swap.generations
+        if swap.epoch != slab.residents.epoch:
+            unwanted |= slab.resident(swap.columns[1])
+        return swap.without(unwanted) if unwanted.any() else swap
 
     def _raise_error(self) -> None:
         error = self._worker.take_error() if self._worker else self._error

@@ -7,6 +7,7 @@ and publishes what comes out.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from carousel.memory.counters import Outcome
 from carousel.memory.reader import RecordReader
 from carousel.memory.replacement import NO_CANDIDATE, Replacement
 from carousel.memory.request import Swap
+from carousel.memory.residents import Residents
 from carousel.memory.slab import Slab
 from carousel.memory.write_back import WriteBack
 from carousel.storage.tier import ReadStatus, StorageTier
@@ -28,6 +30,10 @@ __all__ = ["Swapper"]
 Ints = npt.NDArray[np.int64]
 
 _REDRAWS = 3
+_SLOW_SECONDS = 50e-6
+"""A sample that takes longer came from the medium, not from the page cache."""
+_COLD_CHUNKS = 32
+"""Chunks to be read ahead after a slow one; hints cost as much as warm reads do."""
 _MOST_UNFIT = 4096
 
 
@@ -60,7 +66,9 @@ class Swapper:
         self._replacement = replacement
         self._rng = rng
         self._reader = RecordReader(tier, slab.schema, pause)
-        self._taken = _Taken(slab.slot_of)
+        self._cold_for = _COLD_CHUNKS
+        self._taken = _Taken(slab.residents)
+        self._mark = np.zeros(slab.slots, np.int64)
         self._settled: deque[Ints] = deque()
         self.busy = np.zeros(slab.slots, np.bool_)
         self.breaker = Breaker()
@@ -68,13 +76,15 @@ class Swapper:
 
     def choose(self, swap: Swap) -> None:
         """Claim the slots that may change, draw a replacement for each, start reading ahead."""
+        swap.epoch = self._slab.residents.epoch
         self.release_settled()
         self._claim(swap)
         if not self.breaker.allows():
             swap.outcomes[swap.claimed] = Outcome.IO_ERROR
             return
         self._draw(swap, swap.claimed)
-        self._tier.prefetch(swap.ids[swap.done])
+        if self._cold_for:
+            self._tier.prefetch(swap.ids[swap.done])
 
     def fill(self, swap: Swap, rows: Ints) -> None:
         """Read the chosen samples into spare rows; the outcomes say which are whole.
@@ -106,9 +116,11 @@ class Swapper:
         self._settled.append(ids)
 
     def release_settled(self) -> None:
-        """Let ids that are settled be drawn and evicted again."""
-        while self._settled:
-            self._release(self._settled.popleft())
+        """Let ids that are settled be drawn and evicted again, but for those now resident."""
+        settled = [self._settled.popleft() for _ in range(len(self._settled))]
+        self._slab.residents.refresh()
+        if settled:
+            self._release(np.concatenate(settled))
 
     def abandon(self, swap: Swap) -> None:
         """Give a whole request up; never raises."""
@@ -120,12 +132,12 @@ class Swapper:
     def _claim(self, swap: Swap) -> None:
         """One request a slot: others are duplicates; a slot that changed is stale."""
         request = swap.request
+        order = np.arange(len(swap))
+        self._mark[request.slots] = order
+        first = self._mark[request.slots] == order
         fresh = self._slab.generations[request.slots] == request.generations
-        first = np.zeros(len(swap), np.bool_)
-        first[np.unique(request.slots, return_index=True)[1]] = True
-        free = first & ~self.busy[request.slots]
         swap.outcomes[:] = np.where(fresh, Outcome.DUPLICATE, Outcome.STALE)
-        swap.claimed = np.flatnonzero(fresh & free)
+        swap.claimed = np.flatnonzero(fresh & first & ~self.busy[request.slots])
         self.busy[request.slots[swap.claimed]] = True
         swap.outcomes[swap.claimed] = Outcome.DONE
 
@@ -149,7 +161,10 @@ class Swapper:
 
     def _read(self, swap: Swap, positions: Ints) -> tuple[Ints, npt.NDArray[np.uint8]]:
         """Read; returns the positions whose record is unusable, and why."""
+        start = time.perf_counter()
         statuses = self._reader.read(swap.ids[positions], self._slab.arrays, swap.rows[positions])
+        slow = time.perf_counter() - start > _SLOW_SECONDS * len(positions)
+        self._cold_for = _COLD_CHUNKS if slow else max(0, self._cold_for - 1)
         failed = statuses == ReadStatus.IO_ERROR
         if failed.any():
             self._fail(swap, positions[failed])
@@ -178,13 +193,13 @@ class Swapper:
 class _Taken:
     """Ids that must not be drawn: residents, those on their way, and records that are unfit."""
 
-    def __init__(self, resident: dict[int, int]) -> None:
-        self._resident = resident
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
         self._unfit: dict[int, None] = {}
         self.coming: set[int] = set()
 
     def __contains__(self, sample: object) -> bool:
-        return sample in self._resident or sample in self.coming or sample in self._unfit
+        return sample in self.coming or sample in self._residents or sample in self._unfit
 
     def refuse(self, ids: Ints) -> None:
         self._unfit.update(dict.fromkeys(ids.tolist()))

@@ -57,7 +57,8 @@ def test_numpy_views_are_the_rows_themselves(coded):
     assert torch.equal(gathered(slab, ints(0, 3))["x"], fields["x"])
     assert slab.ids.tolist() == [7, 1, 2, 8]
     assert slab.tasks.tolist() == [1, 1, 2, 2]
-    assert slab.slot_of == {7: 0, 1: 1, 2: 2, 8: 3}
+    slab.residents.refresh()
+    assert [sample for sample in range(9) if sample in slab.residents] == [1, 2, 7, 8]
     assert rows_in_use(slab) == list(range(6))
 
 
@@ -119,7 +120,9 @@ def test_any_sequence_of_changes_keeps_slots_whole(operations):
         fresh += 10
         held = ints(*sorted(model))
         assert gathered(slab, held)["x"].tolist() == [[model[int(slot)]] * 5 for slot in held]
-        assert slab.slot_of == {sample: slot for slot, sample in model.items()}
+        assert slab.filled == len(model)
+        slab.residents.refresh()
+        assert {i for i in range(fresh) if i in slab.residents} == set(model.values())
         assert set(np.flatnonzero(slab.ids != EMPTY)) == set(model)
         assert rows_in_use(slab) == list(range(12))
         assert (slab.generations >= before).all()
