@@ -7,22 +7,23 @@ one where a `StreamLoader` feeds it, whose place in the epoch is known.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import torch
 from avalanche.training.plugins import SupervisedPlugin
-from torch import Tensor
-from torch.nn import Module
 
 from carousel.errors import BadInputError, CheckpointError
 from carousel.memory.checkpoint import latest_checkpoint, save_numbered
 from carousel.strategies.loader import StreamLoader
+from carousel.strategies.state import (
+    learner_state,
+    put_back_learner,
+    random_state,
+    set_random_state,
+)
 
 __all__ = ["Position", "RunCheckpoint", "StopSignal"]
 
@@ -35,6 +36,15 @@ _COUNTERS = (
     "train_epoch_iterations",
     "total_iterations",
 )
+_AHEAD = {
+    "iteration": (
+        "train_iterations",
+        "train_exp_iterations",
+        "train_epoch_iterations",
+        "total_iterations",
+    ),
+    "experience": ("train_exp_counter",),
+}
 
 
 @dataclass(frozen=True)
@@ -71,11 +81,12 @@ class StopSignal(Protocol):
 
 
 class RunCheckpoint(SupervisedPlugin):
-    """Saves a run at the end of each experience and every so many steps; puts it back.
+    """Saves a run between experiences and every so many steps; puts it back.
 
     Give it to the strategy as the last of its plugins. All plugins that have ``state_dict`` and
     ``load_state_dict`` (`CarMPlugin`, `SeenClassesBCE`), and the schedulers of plugins that have
-    one, are saved with the model and the optimizer.
+    one, are saved with the model and the optimizer. A run that is saved in sync mode, and stopped
+    in the training of an experience, goes on bit for bit as if it had not been stopped.
 
     Args:
         folder: where the checkpoints are; made when needed. The last two are kept.
@@ -111,6 +122,7 @@ class RunCheckpoint(SupervisedPlugin):
         self.every = every
         self.extra: dict[str, Any] = {}
         self._resuming: dict[str, Any] | None = None
+        self._restored = False
         self._epochs: int | None = None
         self._stop = stop
 
@@ -128,12 +140,11 @@ class RunCheckpoint(SupervisedPlugin):
         state = {
             "format": _FORMAT,
             "position": [position.experiences, position.epoch, position.iteration],
-            "model": strategy.model.state_dict(),
-            "optimizer": strategy.optimizer.state_dict(),
-            "parts": {key: part.state_dict() for key, part in _parts(strategy, self)},
+            "learner": learner_state(strategy),
+            "parts": {name: part.state_dict() for name, part in _parts(strategy, self).items()},
             "clock": {name: getattr(clock, name) for name in _COUNTERS},
             "loader": loader.state_dict() if isinstance(loader, StreamLoader) else None,
-            "random": _random_state(),
+            "random": random_state(),
             "extra": self.extra,
         }
         return save_numbered(self.folder, clock.train_iterations, state)
@@ -143,8 +154,8 @@ class RunCheckpoint(SupervisedPlugin):
 
         Args:
             strategy: made as it was in the run that was saved.
-            experiences: the run's training stream from its start; experiences that the run had
-                met let growing models grow to their size again.
+            experiences: the run's training stream from its start, which lets growing models
+                grow to their size again.
 
         Returns:
             Where to go on: ``strategy.train(experience)`` for each of
@@ -161,14 +172,21 @@ class RunCheckpoint(SupervisedPlugin):
             raise CheckpointError(f"{path} has format {state.get('format')}, not {_FORMAT}")
         position = Position(*state["position"])
         try:
-            self._put_back(strategy, state, experiences[: position.experiences + position.within])
+            self._put_back(strategy, state, experiences)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path} does not fit this run: {error}") from error
         if hasattr(strategy, "recall"):
             for experience in experiences[: position.experiences]:
                 strategy.recall(experience)
         self._resuming = state if position.within else None
+        self._restored = True
         return position
+
+    def before_training(self, strategy: Any, *_: Any, **__: Any) -> None:
+        """Save again: evaluation since the last experience may have drawn random numbers."""
+        if strategy.clock.train_exp_counter and not self._restored:
+            self.save(strategy)
+        self._restored = False
 
     def before_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Go on in the middle of the experience that was interrupted."""
@@ -179,14 +197,17 @@ class RunCheckpoint(SupervisedPlugin):
                 "the checkpoint stands within an experience, and the loader is no StreamLoader now"
             )
         strategy.dataloader.load_state_dict(self._resuming["loader"])
+        # Avalanche reads the number of epochs once, before the first of them begins
         self._epochs = strategy.train_epochs
         strategy.train_epochs -= self._resuming["position"][1]
 
     def before_training_epoch(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Random numbers go on where they were: nothing is drawn from here to the next batch."""
+        if self._epochs is not None:
+            strategy.train_epochs, self._epochs = self._epochs, None
         if self._resuming is not None:
             _set_counters(strategy.clock, self._resuming["clock"])
-            _set_random_state(self._resuming["random"])
+            set_random_state(self._resuming["random"])
 
     def before_training_iteration(self, strategy: Any, *_: Any, **__: Any) -> None:
         """The clock has set its counters back when the epoch began."""
@@ -212,102 +233,40 @@ class RunCheckpoint(SupervisedPlugin):
 
     def after_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Save at the end of the experience."""
-        if self._epochs is not None:
-            strategy.train_epochs, self._epochs = self._epochs, None
         with _ahead(strategy.clock, "experience"):
             self.save(strategy)
         if self._stop is not None:
             self._stop.obey()
 
-    def _put_back(self, strategy: Any, state: dict[str, Any], met: Sequence[Any]) -> None:
-        strategy.model.to(strategy.device)
-        # Avalanche empties the optimizer the first time it makes it: let that be now
-        if strategy.optimized_param_id is None:
-            strategy.make_optimizer(reset_optimizer_state=True)
-        _grow(strategy, met)
-        _take_shapes(strategy.model, state["model"])
-        strategy.model.load_state_dict(state["model"])
-        strategy.optimizer.load_state_dict(state["optimizer"])
-        parts = dict(_parts(strategy, self))
+    def _put_back(self, strategy: Any, state: dict[str, Any], experiences: Sequence[Any]) -> None:
+        put_back_learner(strategy, state["learner"], experiences)
+        parts = _parts(strategy, self)
         if parts.keys() != state["parts"].keys():
             raise CheckpointError(
                 f"the checkpoint holds {sorted(state['parts'])} and the strategy {sorted(parts)}"
             )
-        for key, part in parts.items():
-            part.load_state_dict(state["parts"][key])
+        for name, part in parts.items():
+            part.load_state_dict(state["parts"][name])
         _set_counters(strategy.clock, state["clock"])
-        _set_random_state(state["random"])
+        set_random_state(state["random"])
         self.extra = state["extra"]
 
 
-def _parts(strategy: Any, own: RunCheckpoint) -> Iterator[tuple[str, Any]]:
-    """Plugins with a state, and the schedulers of those that have one, by stable names."""
-    for place, plugin in enumerate(strategy.plugins):
+def _parts(strategy: Any, own: RunCheckpoint) -> dict[str, Any]:
+    """Plugins with a state, and the schedulers of those that have one, by name and number."""
+    parts: dict[str, Any] = {}
+    for plugin in strategy.plugins:
         for part in (plugin, getattr(plugin, "scheduler", None)):
             if part is not own and hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-                yield f"{place} {type(part).__name__}", part
-
-
-def _grow(strategy: Any, met: Sequence[Any]) -> None:
-    """Adapt the model and the optimizer to experiences, as training on them did."""
-    training, strategy.is_training = strategy.is_training, True
-    strategy.model.train()
-    for strategy.experience in met:
-        strategy.model = strategy.model_adaptation()
-        strategy.make_optimizer()
-    strategy.experience = None
-    strategy.is_training = training
-
-
-def _take_shapes(model: Module, saved: dict[str, Tensor]) -> None:
-    """Give tensors their saved shapes in place: evaluation may have grown a head further."""
-    for name, module in model.named_modules():
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            value = saved.get(f"{name}.{key}" if name else key)
-            if tensor is None or value is None or tensor.shape == value.shape:
-                continue
-            tensor.data = tensor.data.new_empty(value.shape)
-            if isinstance(module, torch.nn.Linear) and key == "weight":
-                module.out_features, module.in_features = value.shape
-
-
-def _random_state() -> dict[str, Any]:
-    # the global generators: what a user's model or transform may draw from
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [kind, [int(key) for key in keys], *rest],
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    version, keys, gauss = state["python"]
-    random.setstate((version, tuple(keys), gauss))
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, np.array(keys, np.uint32), *rest))  # noqa: NPY002
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+                name = type(part).__name__
+                number = sum(other.split()[0] == name for other in parts)
+                parts[f"{name} {number}"] = part
+    return parts
 
 
 def _set_counters(clock: Any, counters: dict[str, int]) -> None:
     for name in _COUNTERS:
         setattr(clock, name, counters[name])
-
-
-_AHEAD = {
-    "iteration": (
-        "train_iterations",
-        "train_exp_iterations",
-        "train_epoch_iterations",
-        "total_iterations",
-    ),
-    "experience": ("train_exp_counter",),
-}
 
 
 @contextmanager

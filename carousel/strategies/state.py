@@ -1,0 +1,122 @@
+"""States of models that grow, of their optimizers, and of the global random generators."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from carousel.errors import CheckpointError
+
+__all__ = ["learner_state", "put_back_learner", "random_state", "set_random_state"]
+
+
+def learner_state(strategy: Any) -> dict[str, Any]:
+    """Model and optimizer of an Avalanche strategy; the optimizer's parameters by name."""
+    names = {id(p): name for name, p in (strategy.optimized_param_id or {}).items()}
+    names |= {id(p): name for name, p in strategy.model.named_parameters()}
+    return {
+        "model": strategy.model.state_dict(),
+        "optimizer": strategy.optimizer.state_dict(),
+        "optimized": [
+            [names.get(id(p), "") for p in group["params"]]
+            for group in strategy.optimizer.param_groups
+        ],
+    }
+
+
+def put_back_learner(strategy: Any, state: dict[str, Any], experiences: Sequence[Any]) -> None:
+    """Grow the model as it was, and put its weights and the optimizer's state back.
+
+    Args:
+        strategy: not trained yet.
+        state: of `learner_state`.
+        experiences: of the stream, in order: a growing model adapts to them, one by one, until it
+            has all that was saved.
+
+    Raises:
+        CheckpointError: the optimizer has other parameters.
+        RuntimeError: the model has other parameters.
+    """
+    model = strategy.model.to(strategy.device)
+    # Avalanche empties the optimizer the first time it makes it: let that be now
+    if strategy.optimized_param_id is None:
+        strategy.make_optimizer(reset_optimizer_state=True)
+    _grow(strategy, state["model"], experiences)
+    _take_shapes(model, state["model"])
+    model.load_state_dict(state["model"])
+    _put_back_optimizer(strategy, state)
+
+
+def _grow(strategy: Any, saved: dict[str, Tensor], experiences: Sequence[Any]) -> None:
+    training, strategy.is_training = strategy.is_training, True
+    for experience in experiences:
+        if saved.keys() <= strategy.model.state_dict().keys():
+            break
+        strategy.experience = experience
+        strategy.model = strategy.model_adaptation()
+    strategy.experience = None
+    strategy.is_training = training
+
+
+def _take_shapes(model: Module, saved: dict[str, Tensor]) -> None:
+    """Give tensors their saved shapes in place, so that the optimizer goes on to know them."""
+    for name, module in model.named_modules():
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            value = saved.get(f"{name}.{key}" if name else key)
+            if tensor is None or value is None or tensor.shape == value.shape:
+                continue
+            tensor.data = tensor.data.new_empty(value.shape)
+            if isinstance(module, torch.nn.Linear) and key == "weight":
+                module.out_features, module.in_features = value.shape
+
+
+def _put_back_optimizer(strategy: Any, state: dict[str, Any]) -> None:
+    optimizer = strategy.optimizer
+    parameters = dict(strategy.model.named_parameters())
+    groups = state["optimized"]
+    if len(groups) != len(optimizer.param_groups):
+        raise CheckpointError(
+            f"the optimizer has {len(optimizer.param_groups)} groups, and had {len(groups)}"
+        )
+    for group, names in zip(optimizer.param_groups, groups, strict=True):
+        if all(name in parameters for name in names):
+            group["params"] = [parameters[name] for name in names]
+    optimizer.load_state_dict(state["optimizer"])
+    for parameter in [p for p, kept in optimizer.state.items() if not _fits(p, kept)]:
+        # it grew after the last step: Avalanche drops its state when it makes the optimizer next
+        optimizer.state[parameter] = {}
+    strategy.optimized_param_id = parameters
+
+
+def _fits(parameter: Tensor, kept: dict[str, Any]) -> bool:
+    tensors = [value for value in kept.values() if isinstance(value, Tensor) and value.ndim]
+    return all(value.shape == parameter.shape for value in tensors)
+
+
+def random_state() -> dict[str, Any]:
+    """The global generators of Python, numpy and torch: what models and transforms draw from."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the global one is meant
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [kind, [int(key) for key in keys], *rest],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Let the global generators go on from `random_state`."""
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
