@@ -228,9 +228,16 @@ class CarMPlugin(SupervisedPlugin):
         self.memory_rows = slice(count, count + len(replay))
 
     def after_forward(self, strategy: Any, *_: Any, **__: Any) -> None:
-        """Hand the logits of the replayed rows to the gate."""
+        """Refuse labels that the model has no output for, before the loss does."""
         if not self._checked_labels:
             self._check_labels(strategy.mb_output)
+
+    def before_backward(self, strategy: Any, *_: Any, **__: Any) -> None:
+        """Hand the logits of the replayed rows to the gate.
+
+        Here, because the worker then reads during the backward pass, which needs no interpreter
+        lock; at any other place the two would hand it to and fro.
+        """
         if self._observes and self._replay is not None and self.memory_rows is not None:
             logits = strategy.mb_output[self.memory_rows].detach()
             self.carousel.observe(self._replay, logits)
