@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -69,7 +68,8 @@ class _ByExperience:
 
     def begin(self, source: RawSource, first_id: int) -> None:
         self._source, self._first_id = source, first_id
-        self._carousel.save_in_background(self._batches())
+        every_row = torch.split(torch.arange(len(source)), _SAVE_ROWS)
+        self._carousel.save_in_background(_samples(source, rows, first_id) for rows in every_row)
 
     def after_step(self, rows: Tensor | None) -> bool:  # noqa: ARG002 - of the protocol
         return False
@@ -89,16 +89,6 @@ class _ByExperience:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
-    def _batches(self) -> Iterator[SampleBatch]:
-        source = self._source
-        for rows, x in source.batches(_SAVE_ROWS):
-            yield SampleBatch(
-                self._first_id + rows.numpy(),
-                source.labels[rows].numpy(),
-                source.tasks[rows].numpy(),
-                {"x": x},
-            )
-
 
 class _ByBatch:
     """Each sample is saved and offered to the memory after its first training step."""
@@ -107,12 +97,16 @@ class _ByBatch:
         self._carousel = carousel
         self._first_id = -1
         self._seen = torch.zeros(0, dtype=torch.bool)
+        self._resuming = False
 
     def begin(self, source: RawSource, first_id: int) -> None:
         self._source = source
         if first_id != self._first_id or len(self._seen) != len(source):
             self._first_id = first_id
             self._seen = torch.zeros(len(source), dtype=torch.bool)
+        elif self._resuming:
+            self._hide_unseen()
+        self._resuming = False
 
     def after_step(self, rows: Tensor | None) -> bool:
         assert rows is not None
@@ -139,3 +133,20 @@ class _ByBatch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._first_id = int(state["first_id"])
         self._seen = state["seen"].clone()
+        self._resuming = True
+
+    def _hide_unseen(self) -> None:
+        """Samples that were saved after the checkpoint do not take part until they come again."""
+        self._carousel.tier.hide_from(self._first_id)
+        for rows in torch.split(self._seen.nonzero().squeeze(1), _SAVE_ROWS):
+            batch = _samples(self._source, rows, self._first_id)
+            self._carousel.save(batch.ids, batch.labels, batch.tasks, x=batch.fields["x"])
+
+
+def _samples(source: RawSource, rows: Tensor, first_id: int) -> SampleBatch:
+    return SampleBatch(
+        first_id + rows.numpy(),
+        source.labels[rows].numpy(),
+        source.tasks[rows].numpy(),
+        {"x": source.rows(rows)},
+    )
