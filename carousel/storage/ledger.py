@@ -27,6 +27,7 @@ from carousel.storage.eviction import Eviction, EvictionPlan, Limits
 from carousel.storage.index import Index
 from carousel.storage.lmdb_errors import MapFullError
 from carousel.storage.pages import record_costs
+from carousel.storage.problems import raise_all
 from carousel.storage.put import Put, join
 from carousel.storage.reader import big_endian_keys
 from carousel.storage.space import Space
@@ -130,7 +131,7 @@ class Ledger:
             )
         if full:
             problems.append(self._space.full_error())
-        _raise(problems)
+        raise_all(problems)
 
     def delete(self, ids: Ids) -> int:
         """Remove records and quarantine entries for good; returns how many records existed."""
@@ -380,12 +381,3 @@ def _damage(record: memoryview) -> str | None:
     except CorruptRecordError as error:
         return str(error)
     return None
-
-
-def _raise(problems: Sequence[Exception]) -> None:
-    if not problems:
-        return
-    first, *others = problems
-    for other in others:
-        first.add_note(f"and then: {other}")
-    raise first

@@ -32,6 +32,7 @@ from carousel.storage.record import Record, RecordBatch
 from carousel.storage.scan import fill_index, find_offsets, save_index
 from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
 from carousel.storage.writer import GroupWriter, WriterLimits
+from carousel.storage.problems import raise_all
 
 __all__ = ["LMDBStore", "StoreOptions"]
 
@@ -112,13 +113,22 @@ class LMDBStore:
             logger.warning("the index of %s was not saved; opening will scan: %s", self.path, error)
 
     def put(self, batch: RecordBatch) -> None:
-        """Encode in pieces of at most one group and queue them, or write them when in sync."""
+        """Encode in pieces of at most one group and queue them, or write them when in sync.
+
+        An error of one piece, or of earlier ones, is raised when all pieces were taken.
+        """
         self._check_writable()
         for piece in pieces(batch, self._group_bytes, _GROUP_RECORDS):
-            if self.options.sync:
-                self._write_group([piece])
-            else:
-                self._writer.submit(piece)
+            try:
+                if self.options.sync:
+                    self._write_group([piece])
+                else:
+                    self._writer.submit(piece)
+            except StorageClosedError:
+                raise
+            except Exception as error:
+                problems.append(error)
+        raise_all(problems)
 
     def delete(self, ids: Ids) -> int:
         """Remove records, after everything that was queued before."""

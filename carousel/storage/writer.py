@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from carousel.errors import StorageClosedError
+from carousel.storage.problems import raise_all
 
 __all__ = ["GroupWriter", "Piece"]
 
@@ -49,7 +50,7 @@ class GroupWriter(Generic[P]):
     """Commits pieces in the order they came, several to a group, in a thread of its own.
 
     The thread starts with the first piece. An error of `commit` is kept and raised by the next
-    `submit`, `flush` or `close`; the writer goes on with the next group.
+    `submit`, `flush` or `close`; the writer goes on with the next group, whatever it was.
 
     Args:
         commit: writes one group; called from the writer's thread only.
@@ -74,7 +75,7 @@ class GroupWriter(Generic[P]):
         self._submitted = 0
         self._finished = 0
         self._closing = False
-        self._errors: list[Exception] = []
+        self._errors: list[BaseException] = []
         self._thread: threading.Thread | None = None
         self.stall_seconds = 0.0
 
@@ -89,11 +90,10 @@ class GroupWriter(Generic[P]):
 
         Raises:
             StorageClosedError: the writer was closed.
-            Exception: what an earlier commit met; the piece is not queued then.
+            Exception: what an earlier commit met; this piece is queued all the same.
         """
         with self._changed:
             self._wait_for_room(piece.nbytes)
-            self._raise_errors()
             if self._closing:
                 raise StorageClosedError("the storage was closed while a save waited")
             self._queue.append(piece)
@@ -103,6 +103,7 @@ class GroupWriter(Generic[P]):
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+            self._raise_errors()
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until everything that was queued before this call is committed or has failed.
@@ -134,10 +135,10 @@ class GroupWriter(Generic[P]):
 
     def _run(self) -> None:
         while group := self._next_group():
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 self._commit(group)
-            except Exception as caught:
+            except BaseException as caught:  # a dead thread would leave everyone waiting
                 error = caught
             with self._changed:
                 self._busy_bytes = 0
@@ -177,18 +178,13 @@ class GroupWriter(Generic[P]):
             self._changed.wait_for(room)
             self.stall_seconds += time.perf_counter() - start
 
-    def _keep(self, error: Exception) -> None:
+    def _keep(self, error: BaseException) -> None:
         if len(self._errors) < _KEPT_ERRORS:
             self._errors.append(error)
 
     def _raise_errors(self) -> None:
-        if not self._errors:
-            return
-        first, *others = self._errors
-        self._errors = []
-        for other in others:
-            first.add_note(f"and then: {type(other).__name__}: {other}")
-        raise first
+        errors, self._errors = self._errors, []
+        raise_all(errors)
 
 
 _KEPT_ERRORS = 16

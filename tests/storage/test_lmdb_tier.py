@@ -431,6 +431,22 @@ def test_a_sample_larger_than_the_budget_is_refused_alone(make):
     assert tier.entries().ids.tolist() == list(range(10))
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_earlier_saves_met_costs_later_ones_nothing(make, sync):
+    tier = make(budget="1MiB", sync=sync)
+    with contextlib.suppress(TierFullError):  # at once when in sync, else at the next call
+        tier.put_many(sized([100], 2 << 20))
+    saves = [batch(range(5)), batch(range(5), labels=7)]  # the second is refused
+    saves += [sized(range(start, start + 100), 300) for start in range(200, 500, 100)]
+    for save in saves:
+        with contextlib.suppress(TierFullError, DuplicateIdError):
+            tier.put_many(save)
+    with contextlib.suppress(TierFullError, DuplicateIdError):
+        tier.flush()
+    assert tier.contains(np.arange(200, 500)).all()
+    assert tier.contains(np.arange(5)).all()
+
+
 def test_pinned_records_are_not_evicted(make):
     tier = make(budget=50, eviction="fifo", sync=True)
     tier.put_many(batch(range(50)))

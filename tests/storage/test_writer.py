@@ -145,7 +145,32 @@ def test_an_error_surfaces_at_the_next_call(recorder, surface):
     with pytest.raises(StorageIOError):
         calls[surface]()
     writer.close()
-    assert recorder.names == []
+    assert recorder.names == (["x"] if surface == "submit" else [])
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_the_writer_outlives_what_would_end_a_thread(recorder, kind):
+    recorder.failures["bad"] = kind("out")
+    writer = GroupWriter(recorder)
+    writer.submit(Note("bad"))
+    with pytest.raises(kind):
+        writer.flush(30)
+    writer.submit(Note("good"))
+    writer.close()
+    assert recorder.names == ["good"]
+
+
+def test_a_full_tier_does_not_hide_a_graver_error(recorder):
+    writer = GroupWriter(recorder, limits=WriterLimits(1000, 1, 1))
+    recorder.failures |= {0: TierFullError("full"), 1: StorageIOError("broken")}
+    recorder.gate.clear()
+    for i in range(2):
+        writer.submit(Note(i, nbytes=2))
+    recorder.gate.set()
+    with pytest.raises(StorageIOError) as caught:
+        writer.flush()
+    assert caught.value.__notes__ == ["and then: TierFullError: full"]
+    writer.close()
 
 
 def test_several_errors_are_raised_as_one_with_notes(recorder):
