@@ -26,13 +26,13 @@ from carousel.storage.index import Index
 from carousel.storage.ledger import Ledger
 from carousel.storage.pages import check_budget_bytes, data_bytes, group_bytes, index_bytes
 from carousel.storage.prefetch import Prefetcher
+from carousel.storage.problems import raise_all
 from carousel.storage.put import Put, pieces
 from carousel.storage.reader import Destination, Layouts, big_endian_keys
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.scan import fill_index, find_offsets, save_index
 from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
 from carousel.storage.writer import GroupWriter, WriterLimits
-from carousel.storage.problems import raise_all
 
 __all__ = ["LMDBStore", "StoreOptions"]
 
@@ -118,6 +118,7 @@ class LMDBStore:
         An error of one piece, or of earlier ones, is raised when all pieces were taken.
         """
         self._check_writable()
+        problems: list[Exception] = []
         for piece in pieces(batch, self._group_bytes, _GROUP_RECORDS):
             try:
                 if self.options.sync:
