@@ -19,7 +19,7 @@ from carousel.report.metrics import Matrix
 from carousel.runs.build import pick_device
 from carousel.runs.folder import RunFolder
 
-__all__ = ["accuracies", "evaluate_run", "test_counts"]
+__all__ = ["accuracies", "evaluate_run", "split_sizes"]
 
 _BATCH = 512
 
@@ -58,7 +58,7 @@ def accuracies(
         model.train(was_training)
 
 
-def test_counts(splits: Sequence[Split]) -> npt.NDArray[np.int64]:
+def split_sizes(splits: Sequence[Split]) -> npt.NDArray[np.int64]:
     """(T,) number of test samples of each experience."""
     return np.array([len(split) for split in splits], dtype=np.int64)
 
@@ -106,7 +106,7 @@ def evaluate_run(
             fix="give a benchmark with samples and classes like those of the run",
         ) from None
     row = accuracies(model.to(where), stream, where)
-    counts = test_counts(stream.test)
+    counts = split_sizes(stream.test)
     return {
         "run": str(run),
         "model": config.model,

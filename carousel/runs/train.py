@@ -17,7 +17,7 @@ from carousel.report.metrics import Matrix
 from carousel.report.record import Sample
 from carousel.runs.build import Ingredients, build_strategy, gather_ingredients
 from carousel.runs.environment import describe_environment
-from carousel.runs.evaluate import accuracies, test_counts
+from carousel.runs.evaluate import accuracies, split_sizes
 from carousel.runs.folder import MetricsLog
 from carousel.runs.interrupt import RunInterrupted, StopRequest, stop_on_signals
 from carousel.runs.launch import Launch
@@ -211,7 +211,7 @@ class _Session:
         self._totals.restart()
         self._matrix[number] = self._test()
         self._folder.write_matrix(self._matrix, self._untrained)
-        counts = test_counts(self._parts.stream.test)[: number + 1]
+        counts = split_sizes(self._parts.stream.test)[: number + 1]
         accuracy = float(np.average(self._matrix[number, : number + 1], weights=counts))
         times = self._totals.of_experience()
         self._record(
@@ -248,7 +248,7 @@ class _Session:
             self._parts.config,
             matrix=self._matrix,
             untrained=self._untrained,
-            counts=test_counts(self._parts.stream.test),
+            counts=split_sizes(self._parts.stream.test),
             stats=carousel_sample(memory),
             totals=self._totals,
             problems=problems_of(stats, problem),

@@ -107,3 +107,31 @@ def test_benchmarks_lists_what_is_here_and_how_to_get_the_rest(carousel):
     text = carousel("benchmarks").stdout
     assert all(name in text for name in by_name)
     assert "folder:PATH" in text
+
+
+NO_TORCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "avalanche", "sklearn"):
+            raise ImportError(f"{name} is wanted already")
+sys.meta_path.insert(0, Refuse())
+sys.argv = ["carousel", "train", "--out", "r"]
+from carousel.cli import main
+main()
+"""
+
+
+def test_the_first_line_comes_before_the_heavy_imports(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout == f"carousel {package.__version__} · er on split-digits · run folder r\n"
+    assert "is wanted already" in done.stderr
+    assert done.returncode == 1
+    assert list(tmp_path.iterdir()) == []
