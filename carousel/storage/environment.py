@@ -52,6 +52,7 @@ _FLAGS: dict[Durability, dict[str, bool]] = {
 _FIRST_MAP = 1 << 28
 _AHEAD = 4 << 20
 _MAX_READERS = 512
+_MARGIN_PAGES = 32
 _FORKED = (
     "{path} was open when this process was forked, and LMDB does not survive that; "
     "use it in the parent only, or start the child with the spawn method"
@@ -307,24 +308,21 @@ class Environment:
         So a full disk shows before a commit rather than within one, three commits of this size
         stay possible when it is full, and the file is never shorter than its last page.
         """
-        info = self._env.info()
-        used = (info["last_pgno"] + 1) * self.page_bytes
-        size = self.file_bytes
-        wanted = min(used + 3 * need_bytes + 64 * self.page_bytes, self._map_bytes)
+        used = (self._env.info()["last_pgno"] + 1) * self.page_bytes
+        size, margin = self.file_bytes, need_bytes + _MARGIN_PAGES * self.page_bytes
+        with self.read() as txn:
+            live = self.live_bytes(txn)
+        wanted = min(max(used + margin, live + 3 * margin), self._map_bytes)
         if wanted <= size:
             return
-        target = min(wanted + min(_AHEAD, used // 16), self._map_bytes)
+        target = min(wanted + min(_AHEAD, used // 32), self._map_bytes)
         try:
             extend(self._data, size, target // self.page_bytes * self.page_bytes)
         except OSError as error:
             if error.errno not in (ENOSPC, EDQUOT):
                 raise StorageIOError(f"{self._data} cannot grow: {error}") from error
-            if required and self._reusable(size) < 2 * need_bytes:
+            if required and size - live < 2 * need_bytes:
                 raise TierFullError(f"the disk of {self.path} is full") from error
-
-    def _reusable(self, size: int) -> int:
-        with self.read() as txn:
-            return size - self.live_bytes(txn)
 
     def _preallocate(self) -> None:
         if self.max_bytes is None:

@@ -24,14 +24,20 @@ from carousel.storage.environment import Environment
 from carousel.storage.eviction import Eviction, Limits, make_eviction
 from carousel.storage.index import Index
 from carousel.storage.ledger import Ledger
-from carousel.storage.pages import check_budget_bytes, data_bytes, group_bytes, index_bytes
+from carousel.storage.pages import (
+    check_budget_bytes,
+    data_bytes,
+    file_bytes,
+    group_bytes,
+    index_bytes,
+)
 from carousel.storage.prefetch import Prefetcher
 from carousel.storage.problems import raise_all
 from carousel.storage.put import Put, pieces
 from carousel.storage.reader import Destination, Layouts, big_endian_keys
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.scan import fill_index, find_offsets, save_index
-from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
+from carousel.storage.tier import Durability, Progress, TierStats, VerifyReport
 from carousel.storage.writer import GroupWriter, WriterLimits
 
 __all__ = ["LMDBStore", "StoreOptions"]
@@ -161,7 +167,7 @@ class LMDBStore:
             status = destination.read(txn, self.env.databases[SAMPLES], ids, rows, failures)
         with self._counts:
             self._reads += len(ids)
-            self._io_errors += int(np.count_nonzero(status == ReadStatus.IO_ERROR))
+            self._io_errors += destination.io_errors
         if destination.damaged:
             self.note_damage(destination.damaged)
         return status
@@ -196,7 +202,7 @@ class LMDBStore:
     def prefetch(self, ids: Ids) -> None:
         """Hint at ids that are read soon."""
         found = self.index.lookup(ids)
-        self._prefetcher.hint(found.offsets, found.lengths)
+        self._prefetcher.hint(found.offsets, file_bytes(found.lengths, self.env.page_bytes))
 
     def drain(self) -> None:
         """Wait for the queue, leaving its errors for `flush`."""

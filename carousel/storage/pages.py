@@ -12,6 +12,7 @@ __all__ = [
     "MIN_BUDGET",
     "check_budget_bytes",
     "data_bytes",
+    "file_bytes",
     "group_bytes",
     "index_bytes",
     "record_costs",
@@ -37,6 +38,11 @@ def record_costs(lengths: Ids, page_bytes: int) -> Ids:
     inline = (page_bytes - _PAGE_HEADER) // 2 - 2 - _NODE
     pages = -(-(lengths + _PAGE_HEADER) // page_bytes)
     return np.where(lengths <= inline, (lengths + _NODE) * 3 // 2, pages * page_bytes + _TREE)
+
+
+def file_bytes(costs: Ids, page_bytes: int) -> Ids:
+    """Bytes from the start of a record's first page to the end of its last, from its cost."""
+    return np.maximum(1, costs // page_bytes) * page_bytes
 
 
 def group_bytes(max_bytes: int | None) -> int:
