@@ -50,6 +50,7 @@ class Task:
     replayed: int
 
     def images(self, count: int, seed: int) -> Tensor:
+        """Random samples (count, *shape) uint8."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(0, 256, (count, *self.shape), dtype=torch.uint8, generator=generator)
 
@@ -73,6 +74,7 @@ class Learner:
         fill(task, memory)
 
     def step(self) -> None:
+        """One training step with replay."""
         replay = self.memory.sample(self.task.replayed)
         x = torch.cat([self.stream, replay.x]).float().div_(255)
         logits = self.model(x)
@@ -166,6 +168,7 @@ class SlowTier(LMDBTier):
         out: dict[str, npt.NDArray[np.generic]],
         rows: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:
+        """See `LMDBTier.get_into`."""
         time.sleep(self.seconds)
         return super().get_into(ids, out, rows)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -17,9 +16,11 @@ from torch import Tensor
 from carousel.errors import BadInputError, CheckpointError
 from carousel.memory import seeds
 from carousel.memory.admission import Admission
+from carousel.memory.at_exit import close_at_exit
 from carousel.memory.core import Core, Fetch
 from carousel.memory.counters import SwapCounters
-from carousel.memory.gate import Gate, GateBatch
+from carousel.memory.gate import Gate
+from carousel.memory.id_journal import IdJournal
 from carousel.memory.intake import Intake, Labels, SampleBatch, columns
 from carousel.memory.reader import schema_of
 from carousel.memory.replacement import Replacement
@@ -27,7 +28,6 @@ from carousel.memory.replay import Replay
 from carousel.memory.saver import BackgroundSaver
 from carousel.memory.schema import META_KEY, FieldValue, Schema, check_store_schema
 from carousel.memory.settings import Settings, open_storage
-from carousel.memory.snapshot import Restorer, slab_state
 from carousel.memory.stats import CarouselStats
 from carousel.memory.timing import timed
 from carousel.storage.budget import Budget
@@ -128,9 +128,12 @@ class Carousel:
         self.manager_ns = 0
         stored = self._tier.get_meta(META_KEY)
         if stored is not None:
-            self._core = self._build(Schema.from_json(stored))
-
-    # -- what arrives ------------------------------------------------------------------------
+            try:
+                self._core = self._build(Schema.from_json(stored))
+            except BaseException:
+                self.close()
+                raise
+        close_at_exit(self)
 
     def save(
         self, ids: Ints | None, labels: Labels, tasks: Labels | None = None, **fields: FieldValue
@@ -174,7 +177,7 @@ class Carousel:
         Raises:
             BadInputError: they were reserved with another count.
         """
-        return self._intake.reserve(run, experience, count)
+        return IdJournal(self._tier).reserve(run, experience, count)
 
     def admit(
         self, ids: Ints, labels: Labels, tasks: Labels | None = None, *, fetch: Fetch
@@ -196,8 +199,6 @@ class Carousel:
         core = self._core or self._core_for(fetch(np.zeros(1, np.int64)))
         self._intake.present(ids)
         return core.admit(self._settings.admission, ids, classes, task_labels, fetch)
-
-    # -- the training loop -------------------------------------------------------------------
 
     @property
     def filled(self) -> int:
@@ -247,22 +248,7 @@ class Carousel:
             )
         if self._core is None or not self._settings.swap or len(replay) == 0:
             return
-        settings = self._settings
-        batch = GateBatch(
-            logits.detach().clone(),
-            replay.labels,
-            settings.ratio,
-            settings.rngs["gate"],
-            None if losses is None else losses.detach().clone(),
-        )
-        slots, generations, labels = replay.slots, replay.generations, replay.labels.numpy()
-        engine = self._core.engine
-        if settings.gate_is_ours:
-            pick = partial(settings.gate, batch)
-            engine.request(slots, generations, labels, pick, batch.quota)
-        else:
-            rows = settings.gate(batch)
-            engine.request(slots[rows], generations[rows], labels[rows])
+        self._core.ask(replay, *self._settings.judge(logits, replay.labels, losses))
 
     @timed
     def step(self) -> None:
@@ -271,10 +257,7 @@ class Carousel:
             return
         self._core.engine.step()
         if self._settings.watch is not None:
-            slab = self._core.slab
-            target = self._settings.watch.target(slab.capacity, slab.slots, slab.schema.nbytes)
-            if target != slab.capacity:
-                self._core.resize(self._settings.admission, target)
+            self._core.make_room(self._settings.watch, self._settings.admission)
 
     def end_experience(self) -> None:
         """Wait for swaps and saves, and commit what was saved.
@@ -319,15 +302,8 @@ class Carousel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    # -- what it knows -----------------------------------------------------------------------
 
     @property
     def tier(self) -> StorageTier:
@@ -344,21 +320,9 @@ class Carousel:
         storage, full = self._tier.stats(), self._intake.storage_full
         if self._core is None:
             return CarouselStats(SwapCounters(), storage, storage_full=full)
-        slab, engine = self._core.slab, self._core.engine
-        return CarouselStats(
-            swaps=engine.counters,
-            storage=storage,
-            ram_bytes=self._core.ram_bytes,
-            slots=slab.capacity,
-            spares=slab.spares,
-            filled=slab.filled,
-            distinct_samples_replayed=self._core.distinct.count,
+        return replace(
+            self._core.stats(storage),
             manager_seconds=self.manager_ns * 1e-9,
-            staleness=tuple(engine.staleness.tolist()),
-            written_back=engine.written_back,
-            lost=engine.lost,
-            ram_only=engine.ram_only,
-            worker_failures=engine.worker_failures,
             storage_full=full,
             restore_losses=self._restore_losses,
         )
@@ -379,8 +343,7 @@ class Carousel:
             "manager_ns": self.manager_ns,
             "restore_losses": self._restore_losses,
             "schema": core and core.slab.schema.to_json(),
-            "slots": core and slab_state(core.slab, self._tier),
-            "core": core and core.state_dict(),
+            "core": core and core.state_dict(self._tier),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -398,15 +361,13 @@ class Carousel:
             raise CheckpointError(f"memory state has format {state.get('format')!r}, not {_FORMAT}")
         self._restore_losses = int(state["restore_losses"])
         if state["schema"] is not None:
-            self._restore(Schema.from_json(state["schema"]), state)
+            self._restore(Schema.from_json(state["schema"]), state["core"])
         self._intake.high_water = int(state["high_water"])
         self._tier.hide_from(self._intake.high_water)
         self._settings.admission.load_state_dict(state["admission"])
         for name, rng in self._settings.rngs.items():
             seeds.load_state(rng, state["rngs"][name])
         self.manager_ns = int(state["manager_ns"])
-
-    # -- helpers -----------------------------------------------------------------------------
 
     def _core_for(self, fields: Mapping[str, FieldValue]) -> Core:
         """The core; built from these samples when they are the first."""
@@ -421,13 +382,11 @@ class Carousel:
 
     def _restore(self, schema: Schema, state: dict[str, Any]) -> None:
         core = self._build(schema)
-        restorer = Restorer(
-            core.slab, self._tier, self._settings.replacement, self._settings.rngs["draw"]
-        )
-        self._restore_losses += restorer.restore(state["slots"])
-        core.load_state_dict(state["core"])
-        if self._core is not None:
+        core.check(state)
+        if self._core is not None:  # its worker draws from the generators that are restored here
             self._core.engine.close()
+        replacement, rng = self._settings.replacement, self._settings.rngs["draw"]
+        self._restore_losses += core.load_state_dict(state, self._tier, replacement, rng)
         self._core = core
 
     def _save_batch(self, batch: SampleBatch) -> Ints:

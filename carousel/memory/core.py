@@ -12,11 +12,16 @@ from torch import Tensor
 from carousel.errors import BadInputError
 from carousel.memory.admission import Admission, SlotState
 from carousel.memory.distinct import DistinctIds
+from carousel.memory.pressure import PressureWatch
+from carousel.memory.replacement import Replacement
 from carousel.memory.replay import Replay, ReplayBuffers
 from carousel.memory.schema import Schema
 from carousel.memory.sizes import MemoryPlan
 from carousel.memory.slab import Slab
+from carousel.memory.snapshot import Restorer, check_slots, slab_state
+from carousel.memory.stats import CarouselStats
 from carousel.memory.swap import SwapEngine
+from carousel.storage.tier import StorageTier, TierStats
 
 __all__ = ["Core", "Fetch"]
 
@@ -48,6 +53,24 @@ class Core:
     def ram_bytes(self) -> int:
         """Bytes of slots, spares, columns, batch buffers and the set of ids replayed."""
         return self.slab.nbytes + self._buffers.nbytes + self.distinct.nbytes
+
+    def stats(self, storage: TierStats) -> CarouselStats:
+        """What slots and engine know of themselves."""
+        slab, engine = self.slab, self.engine
+        return CarouselStats(
+            swaps=engine.counters,
+            storage=storage,
+            ram_bytes=self.ram_bytes,
+            slots=slab.capacity,
+            spares=slab.spares,
+            filled=slab.filled,
+            distinct_samples_replayed=self.distinct.count,
+            staleness=tuple(engine.staleness.tolist()),
+            written_back=engine.written_back,
+            lost=engine.lost,
+            ram_only=engine.ram_only,
+            worker_failures=engine.worker_failures,
+        )
 
     def filled_slots(self) -> Ints:
         """(filled,) slots that hold a sample, ascending."""
@@ -86,6 +109,18 @@ class Core:
             slab.write(slots, fields, ids[rows], labels[rows], tasks[rows])
         return ids[plan.rows]
 
+    def ask(self, replay: Replay, pick: Callable[[], Ints], size: int) -> None:
+        """Ask for other samples in `size` of the slots of a batch, chosen later by `pick`."""
+        labels = replay.labels.numpy()
+        self.engine.request(replay.slots, replay.generations, labels, pick, size)
+
+    def make_room(self, watch: PressureWatch, admission: Admission) -> None:
+        """Hold as many samples as the machine has memory for."""
+        slab = self.slab
+        target = watch.target(slab.capacity, slab.slots, slab.schema.nbytes)
+        if target != slab.capacity:
+            self.resize(admission, target)
+
     def resize(self, admission: Admission, capacity: int) -> None:
         """Hold at most `capacity` samples; the rule says which leave, and their pages go back.
 
@@ -104,11 +139,26 @@ class Core:
     def _state(self, capacity: int) -> SlotState:
         return SlotState(self.slab.labels, self.slab.ids, self.slab.tasks, capacity)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Counters of the engine and ids replayed; the slots are `snapshot.slab_state`."""
-        return {"engine": self.engine.state_dict(), "distinct": self.distinct.state_dict()}
+    def state_dict(self, tier: StorageTier) -> dict[str, Any]:
+        """Slots, counters and ids replayed."""
+        return {
+            "slots": slab_state(self.slab, tier),
+            "engine": self.engine.state_dict(),
+            "distinct": self.distinct.state_dict(),
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+    def check(self, state: dict[str, Any]) -> None:
+        """Refuse a state of another memory size with a `CheckpointError`."""
+        check_slots(self.slab, state["slots"])
+
+    def load_state_dict(
+        self,
+        state: dict[str, Any],
+        tier: StorageTier,
+        replacement: Replacement,
+        rng: np.random.Generator,
+    ) -> int:
+        """Go on from a state, in a core without samples; returns how many residents were lost."""
         self.engine.load_state_dict(state["engine"])
         self.distinct.load_state_dict(state["distinct"])
+        return Restorer(self.slab, tier, replacement, rng).restore(state["slots"])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from torch import Tensor
 
 from carousel.errors import BadInputError
 from carousel.memory import seeds
 from carousel.memory.admission import Admission, make_admission
 from carousel.memory.core import Core
-from carousel.memory.gate import GATES, Gate, make_gate, parse_ratio
+from carousel.memory.gate import GATES, Gate, GateBatch, make_gate, parse_ratio
 from carousel.memory.pressure import PressureWatch
 from carousel.memory.replacement import Replacement, make_replacement
 from carousel.memory.schema import Schema
@@ -23,6 +27,8 @@ from carousel.storage.budget import BudgetLike, parse_budget
 from carousel.storage.tier import Durability, StorageTier
 
 __all__ = ["Settings", "open_storage"]
+
+Ints = npt.NDArray[np.int64]
 
 _STREAMS = ("gate", "draw", "sample")
 _SWAPS_PER_STEP = 64
@@ -58,10 +64,24 @@ class Settings:
     rngs: dict[str, np.random.Generator]
     seed: int
 
-    @property
-    def gate_is_ours(self) -> bool:
-        """A built-in gate, which may run in the worker; a user's own runs where it is called."""
-        return self.gate in GATES.values()
+    def judge(
+        self, logits: Tensor, labels: Tensor, losses: Tensor | None
+    ) -> tuple[Callable[[], Ints], int]:
+        """The gate's choice of rows, to be made later, and of how many rows it will be.
+
+        A user's own gate chooses here and now, in the thread of its caller.
+        """
+        batch = GateBatch(
+            logits.detach().clone(),
+            labels,
+            self.ratio,
+            self.rngs["gate"],
+            None if losses is None else losses.detach().clone(),
+        )
+        if self.gate in GATES.values():
+            return partial(self.gate, batch), batch.quota
+        rows = self.gate(batch)
+        return lambda: rows, len(rows)
 
     @classmethod
     def checked(

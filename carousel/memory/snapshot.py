@@ -17,7 +17,7 @@ from carousel.memory.replacement import NO_CANDIDATE, Replacement
 from carousel.memory.slab import Slab
 from carousel.storage.tier import ReadStatus, StorageTier
 
-__all__ = ["Restorer", "slab_state"]
+__all__ = ["Restorer", "check_slots", "slab_state"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,6 +49,19 @@ def slab_state(slab: Slab, tier: StorageTier) -> dict[str, Any]:
     }
 
 
+def check_slots(slab: Slab, state: dict[str, Any]) -> None:
+    """Refuse a state of another memory size.
+
+    Raises:
+        CheckpointError: the numbers of slots differ.
+    """
+    if len(state["ids"]) != slab.slots:
+        raise CheckpointError(
+            f"the checkpoint has {len(state['ids'])} slots and the memory {slab.slots}; "
+            "use the memory_size it was made with"
+        )
+
+
 @dataclass(slots=True)
 class Restorer:
     """Puts a `slab_state` back into an empty slab, reading samples from storage by their ids.
@@ -72,17 +85,12 @@ class Restorer:
         """Fill the slots; returns how many residents could not be given back.
 
         Raises:
-            CheckpointError: the state is of another number of slots, or storage cannot be read.
+            CheckpointError: storage cannot be read.
         """
         columns = {
             name: state[name].numpy()
             for name in ("ids", "labels", "tasks", "generations", "absent")
         }
-        if len(columns["ids"]) != self.slab.slots:
-            raise CheckpointError(
-                f"the checkpoint has {len(columns['ids'])} slots and the memory {self.slab.slots}; "
-                "use the memory_size it was made with"
-            )
         ids, labels, tasks = columns["ids"], columns["labels"], columns["tasks"]
         absent = columns["absent"]
         self.slab.write(absent, state["payload"], ids[absent], labels[absent], tasks[absent])

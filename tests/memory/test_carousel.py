@@ -1,6 +1,8 @@
 import copy
 import re
 import runpy
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -377,7 +379,7 @@ def test_residents_that_are_not_stored_travel_in_the_checkpoint(make_memory, cod
     coded.admit(memory, ids[:20])
     coded.train(memory, 1)
     state = copy.deepcopy(memory.state_dict())
-    assert len(state["slots"]["absent"]) > 0
+    assert len(state["core"]["slots"]["absent"]) > 0
     before = memory.sample_slots(memory.filled_slots())
     kept = before.ids.tolist(), before.generations.tolist()
 
@@ -495,6 +497,41 @@ def test_a_tier_that_was_given_stays_open(coded):
         with Carousel(20, tier) as memory:
             coded.save(memory, 10)
         assert tier.stats().records == 10
+
+
+LEFT_OPEN = """
+import sys, time, torch
+from carousel.memory import Carousel, SampleBatch
+
+def batches():
+    for start in range(0, 1000, 50):
+        time.sleep(0.01)
+        yield SampleBatch(None, torch.zeros(50, dtype=torch.long), None, {"x": torch.rand(50, 8)})
+
+memory = Carousel(20, sys.argv[1], swap_ratio=1)
+x, y = torch.rand(100, 8), torch.zeros(100, dtype=torch.long)
+memory.admit(memory.save(None, y, x=x), y, fetch=lambda rows: {"x": x[rows]})
+memory.save_in_background(batches())
+memory.observe(memory.sample(8), torch.zeros(8, 1))
+"""
+
+
+def test_a_program_that_forgets_to_close_ends_and_loses_nothing(tmp_path):
+    path = tmp_path / "db"
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", LEFT_OPEN, path], check=True, timeout=60, cwd=root)
+    with Carousel(20, path) as memory:
+        assert memory.stats().storage.records == 1100
+
+
+def test_a_memory_that_cannot_be_built_leaves_the_storage_unlocked(tmp_path):
+    path = tmp_path / "db"
+    with Carousel(20, path) as memory:
+        memory.save(None, [0], x=torch.zeros(1, 4000))
+    with pytest.raises(BadInputError, match="too little for one sample"):
+        Carousel("1KiB", path)
+    with Carousel(20, path) as memory:
+        assert memory.stats().storage.records == 1
 
 
 def test_the_example_runs_and_swaps(capsys):

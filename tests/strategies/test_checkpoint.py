@@ -41,7 +41,7 @@ class Ids(SupervisedPlugin):
 
     def after_training_iteration(self, strategy, **kwargs):
         if self.memory is not None:
-            slots = self.memory.carousel.state_dict()["slots"]
+            slots = self.memory.carousel.state_dict()["core"]["slots"]
             self.ids[strategy.clock.train_iterations + 1] = slots["ids"].tolist()
 
 
