@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass, field
 
@@ -89,23 +88,6 @@ class Intake:
             self._tier.flush(timeout)
         except TierFullError as error:
             self._note_full(error)
-
-    def reserve(self, run: str, experience: int, count: int) -> int:
-        """See `Carousel.reserve`; the journal is kept beside the records."""
-        key = f"ids/{run}/{experience}"
-        noted = self._tier.get_meta(key)
-        if noted is None:
-            first = self._tier.reserve_ids(count)
-            self._tier.put_meta({key: json.dumps({"first": first, "count": count}).encode()})
-            return first
-        entry = json.loads(noted)
-        if entry["count"] != count:
-            raise BadInputError(
-                f"experience {experience} of run {run!r} has {count} samples, "
-                f"and had {entry['count']} when it was first seen",
-                fix="use the same data to go on, or another run name or storage",
-            )
-        return int(entry["first"])
 
     def _note_full(self, error: TierFullError) -> None:
         if not self.storage_full:

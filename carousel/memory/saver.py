@@ -24,7 +24,7 @@ class BackgroundSaver:
         self._save = save
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     @property
     def busy(self) -> bool:
@@ -66,5 +66,5 @@ class BackgroundSaver:
                 if self._stopping.is_set():
                     return
                 self._save(batch)
-        except Exception as error:
+        except BaseException as error:  # sys.exit in a data set, too, must not end in silence
             self._error = error

@@ -142,12 +142,13 @@ class SwapEngine:
         elif self._in_flight >= self._queue_rows:
             self._tally.add(Outcome.DROPPED_FULL, rows)
         elif rows:
-            self._in_flight += rows
             request = Request(slots, generations, labels, self._steps, pick)
             if self._worker is not None:
                 self._worker.submit(request, rows)
             else:
-                self._waiting.append(request.picked())
+                chunk = max(1, min(CHUNK, self._slab.spares))
+                self._waiting.extend(request.picked().pieces(chunk))
+            self._in_flight += rows
 
     def step(self) -> None:
         """The end of a training step, where finished swaps become visible."""
@@ -238,17 +239,20 @@ class SwapEngine:
 
     def _swap_inline(self) -> None:
         while self._waiting:
-            for piece in self._waiting.popleft().pieces(max(1, min(CHUNK, self._slab.spares))):
-                swap = Swap.of(piece)
-                try:
-                    self._swapper.choose(swap)
-                    rows = self._slab.take_spares(len(swap.done))
-                    assert rows is not None  # nothing else holds any
-                    self._swapper.fill(swap, rows)
-                except Exception as error:
-                    self._failures += 1
-                    self._error = self._error or error
-                    self._swapper.abandon(swap)
+            swap = Swap.of(self._waiting.popleft())
+            try:
+                self._swapper.choose(swap)
+                rows = self._slab.take_spares(len(swap.done))
+                assert rows is not None  # nothing else holds any
+                self._swapper.fill(swap, rows)
+            except Exception as error:
+                self._failures += 1
+                self._error = self._error or error
+                self._swapper.abandon(swap)
+            except BaseException:  # Ctrl-C: the engine goes on from here when it is used again
+                self._swapper.abandon(swap)
+                raise
+            finally:
                 self._publish(swap.sealed(self._slab))
 
     def _await(self, worker: SwapWorker, timeout: float | None) -> None:

@@ -125,7 +125,7 @@ class Swapper:
     def abandon(self, swap: Swap) -> None:
         """Give a whole request up; never raises."""
         swap.outcomes[:] = Outcome.CANCELLED
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             self._release(swap.ids)
         swap.ids[:] = NO_CANDIDATE
 

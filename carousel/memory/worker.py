@@ -53,7 +53,7 @@ class SwapWorker:
         self._backlog: deque[Request] = deque()
         self._chunk = max(1, min(CHUNK, slab.spares))
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self.swapper = make_swapper(self._stopping.wait)
         self.finished: queue.SimpleQueue[Sealed] = queue.SimpleQueue()
         self.starved = False
@@ -70,7 +70,7 @@ class SwapWorker:
         """Tell a starved worker that rows were given back."""
         self._space.set()
 
-    def take_error(self) -> Exception | None:
+    def take_error(self) -> BaseException | None:
         """The first unexpected error since this was last asked."""
         error, self._error = self._error, None
         return error
@@ -118,7 +118,7 @@ class SwapWorker:
             if len(picked) == size:
                 return list(picked.pieces(self._chunk))
             raise RuntimeError(f"the gate chose {len(picked)} rows instead of {size}")
-        except Exception as error:
+        except BaseException as error:  # here and below: a dead thread is one that others wait for
             self._note(error)
         self.finished.put(Sealed.cancelled(size))
         return []
@@ -128,7 +128,7 @@ class SwapWorker:
         if not self._gives_up:
             try:
                 self.swapper.choose(swap)
-            except Exception as error:
+            except BaseException as error:
                 self._note(error)
                 self.swapper.abandon(swap)
         return swap
@@ -140,7 +140,7 @@ class SwapWorker:
                 self.swapper.abandon(swap)
             else:
                 self.swapper.fill(swap, rows)
-        except Exception as error:
+        except BaseException as error:
             self._note(error)
             self.swapper.abandon(swap)
 
@@ -148,7 +148,7 @@ class SwapWorker:
     def _gives_up(self) -> bool:
         return self._stopping.is_set() or self.failures > _MOST_FAILURES
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: BaseException) -> None:
         self.failures += 1
         self._error = self._error or error
 

@@ -197,6 +197,37 @@ def test_a_failing_worker_does_not_kill_training(make_memory, broken_tier, coded
     assert memory.stats().swaps.in_flight == 0
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_the_worker_outlives_what_would_end_a_thread(make_memory, broken_tier, coded, error):
+    memory = make_memory(broken_tier)
+    broken_tier.error = error
+    coded.train(memory, 1)
+    with pytest.raises(WorkerError):
+        memory.flush(30)
+    broken_tier.error = None
+    coded.train(memory, 20)
+    memory.flush(30)
+    assert memory.stats().swaps.done > 0
+    assert memory.stats().swaps.in_flight == 0
+
+
+def test_after_ctrl_c_in_a_swap_training_can_go_on(make_memory, broken_tier, coded):
+    memory = make_memory(broken_tier, sync=True)
+    spares = memory._core.slab.free_rows
+    for _ in range(20):
+        broken_tier.error = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            coded.train(memory, 1)
+    broken_tier.error = None
+    coded.train(memory, 10)
+    memory.flush()
+    swaps = memory.stats().swaps
+    assert swaps.done == 160
+    assert swaps.requested == 20 * 16 + 160
+    assert swaps.in_flight == 0
+    assert memory._core.slab.free_rows == spares
+
+
 def test_a_worker_that_keeps_failing_gives_up(make_memory, broken_tier, coded):
     memory = make_memory(broken_tier)
     broken_tier.error = RuntimeError("a bug")

@@ -55,20 +55,21 @@ def test_the_caller_goes_on_meanwhile():
     saver.wait()
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
 @pytest.mark.parametrize("where", ["save", "stream"])
-def test_an_error_surfaces_at_wait_once(where):
+def test_an_error_surfaces_at_wait_once(where, kind):
     def stream():
         yield from batches(2)
         if where == "stream":
-            raise ValueError("bad stream")
+            raise kind("bad stream")
 
     def save(batch):
         if where == "save":
-            raise ValueError("bad save")
+            raise kind("bad save")
 
     saver = BackgroundSaver(save)
     saver.start(stream())
-    with pytest.raises(ValueError, match=f"bad {where}"):
+    with pytest.raises(kind, match=f"bad {where}"):
         saver.wait()
     saver.wait()
     saver.start(batches(0))
