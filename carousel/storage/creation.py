@@ -23,6 +23,7 @@ __all__ = [
     "check_identity",
     "create_storage",
     "own_folder",
+    "remove_leftovers",
     "take_lock_file",
 ]
 
@@ -74,6 +75,14 @@ def create_storage(path: Path) -> None:
     (fresh / DATA).rename(path / DATA)
     shutil.rmtree(fresh)
     sync_folder(path)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a kill left half-made; only the owner may."""
+    shutil.rmtree(path / _FRESH, ignore_errors=True)
+    for file in path.glob("*.new"):
+        if file.is_file():
+            file.unlink()
 
 
 def take_lock_file(path: Path) -> None:

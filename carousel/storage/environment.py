@@ -31,6 +31,7 @@ from carousel.storage.creation import (
     check_identity,
     create_storage,
     own_folder,
+    remove_leftovers,
     take_lock_file,
 )
 from carousel.storage.datafile import inspect_data_file
@@ -111,6 +112,8 @@ class Environment:
         marker = read_marker(self.path)
         if marker is not None:
             refuse_unclean(self.path, marker)
+        if not self.readonly:
+            remove_leftovers(self.path)
         if not self._data.exists():
             if self.readonly:
                 raise BadInputError(f"{self.path} holds no storage", fix="check the path")

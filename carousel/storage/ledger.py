@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from carousel.errors import (
-    CorruptRecordError,
     DuplicateIdError,
     StorageCorruptedError,
     StorageError,
     TierFullError,
 )
-from carousel.storage.codec import decode
 from carousel.storage.columns import Ids
 from carousel.storage.creation import META, QUARANTINE, SAMPLES
 from carousel.storage.environment import Environment
@@ -31,7 +29,7 @@ from carousel.storage.problems import raise_all
 from carousel.storage.put import Put, join
 from carousel.storage.reader import big_endian_keys
 from carousel.storage.space import Space
-from carousel.storage.table import HEADER_BYTES
+from carousel.storage.stored import differing, head, is_damaged
 from carousel.storage.tombstones import Tombstones
 
 __all__ = ["Ledger"]
@@ -167,20 +165,29 @@ class Ledger:
             return None if value is None else bytes(value)
 
     def set_aside(self, damaged: Mapping[int, str]) -> None:
-        """Take damaged records out, and keep their ids and what was wrong with them."""
+        """Take damaged records out, and keep their ids and what was wrong with them.
+
+        Each is looked at once more first: meanwhile it may have been written anew.
+        """
         with self._lock:
-            fresh = {i: why for i, why in damaged.items() if i not in self.quarantined}
+            fresh = {
+                id_: why
+                for id_, why in damaged.items()
+                if id_ not in self.quarantined and is_damaged(self._env, self._index, id_)
+            }
             ids = np.array(sorted(fresh), np.int64)
             self._index.remove(ids)
             self.quarantined.update(fresh)
-            if self._env.readonly or not fresh:
+            if not fresh:
+                return
+            logger.warning("%d damaged records are set aside, such as id %d", len(ids), ids[0])
+            if self._env.readonly:
                 return
             try:
                 self._commit(drop=ids, aside=fresh)
             except StorageCorruptedError:
                 # The tree around the record is damaged too: note it without touching the record.
                 self._commit(aside=fresh)
-        logger.warning("%d damaged records were set aside, such as id %d", len(ids), ids[0])
 
     def _load(self) -> None:
         with self._env.read() as txn:
@@ -202,11 +209,11 @@ class Ledger:
         changed = {
             int(batch.ids[row])
             for row in np.flatnonzero(first[group] != np.arange(len(batch))).tolist()
-            if _head(batch.records[row]) != _head(batch.records[first[group[row]]])
+            if head(batch.records[row]) != head(batch.records[first[group[row]]])
         }
         stored = first[self._index.contains(batch.ids[first])]
         if len(stored):
-            differ = self._differing(batch, stored)
+            differ = differing(self._env, batch, stored)
             damaged = {i: why for i, why in differ.items() if why is not None}
             self.set_aside(damaged)
             changed |= differ.keys() - damaged.keys()
@@ -217,20 +224,6 @@ class Ledger:
             self.counters.rejected += int(forgotten.sum())
             logger.warning("%d samples were deleted before and stay out", int(forgotten.sum()))
         return rows[~forgotten], sorted(changed)
-
-    def _differing(self, batch: Put, rows: Ids) -> dict[int, str | None]:
-        """Stored ids whose record is not the one given, and what is wrong with it if damaged."""
-        differ: dict[int, str | None] = {}
-        database = self._env.databases[SAMPLES]
-        keys = big_endian_keys(batch.ids[rows])
-        with self._env.read() as txn:
-            for row, key in zip(rows.tolist(), keys, strict=True):
-                view = txn.get(key, db=database)
-                if view is None:
-                    differ[int(batch.ids[row])] = "the index knew it, the database does not"
-                elif _head(view) != _head(batch.records[row]):
-                    differ[int(batch.ids[row])] = _damage(view)
-        return differ
 
     def _store(self, batch: Put, rows: Ids) -> bool:
         """Write rows and evict for them; returns whether some found no room at all."""
@@ -368,16 +361,3 @@ class Ledger:
             for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
             if stored[label] == count
         }
-
-
-def _head(record: memoryview) -> bytes:
-    # The header holds the hash of all the rest, so equal headers mean equal records.
-    return bytes(record[:HEADER_BYTES])
-
-
-def _damage(record: memoryview) -> str | None:
-    try:
-        decode(record)
-    except CorruptRecordError as error:
-        return str(error)
-    return None

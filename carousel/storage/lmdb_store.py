@@ -222,7 +222,16 @@ class LMDBStore:
         before = set(self.ledger.quarantined)
         for start in range(0, len(entries), _GROUP_RECORDS):
             part = slice(start, start + _GROUP_RECORDS)
-            self._verify_part(entries.ids[part], entries.labels[part], report)
+            for expected, record in zip(
+                zip(entries.labels[part].tolist(), entries.tasks[part].tolist(), strict=True),
+                self.read_many(entries.ids[part]),
+                strict=True,
+            ):
+                if record is not None and (record.label, record.task) != expected:
+                    report.problems.append(
+                        f"record {record.id} has label and task {record.label, record.task}, "
+                        f"the index {expected}"
+                    )
             if progress is not None:
                 progress(min(start + _GROUP_RECORDS, len(entries)), len(entries))
         report.corrupt = {
@@ -231,13 +240,6 @@ class LMDBStore:
         with self.ledger.paused():
             report.problems.extend(lmdb_verify(str(self.path)))
         return report
-
-    def _verify_part(self, ids: Ids, labels: Ids, report: VerifyReport) -> None:
-        for id_, label, record in zip(
-            ids.tolist(), labels.tolist(), self.read_many(ids), strict=True
-        ):
-            if record is not None and record.label != label:
-                report.problems.append(f"record {id_} has label {record.label}, not {label}")
 
     def stats(self) -> TierStats:
         """Counters and sizes."""

@@ -1,8 +1,11 @@
 """Who may write a storage folder, and how the last owner left it.
 
 The owner holds a POSIX record lock on ``owner.lock``. The system drops it with the process, so a
-killed owner leaves nothing stale behind, and a forked child does not inherit it. ``carousel.json``
-is for people and for the question whether a mode that does not survive power loss was closed.
+killed owner leaves nothing stale behind, and a forked child does not inherit it. It is dropped too
+when the process closes any descriptor of that file, so the owner must not open it again.
+
+``carousel.json`` is for people, and for the question whether a mode that does not survive power
+loss was closed.
 """
 
 from __future__ import annotations

@@ -273,9 +273,11 @@ def test_a_kill_while_it_is_made_leaves_nothing_behind(tmp_path, open_env, monke
         open_env()
     monkeypatch.undo()
     assert not (tmp_path / "db" / "data.mdb").exists()
+    (tmp_path / "db" / "index.bin.new").touch()
     env = open_env()
     put(env, b"k", b"v")
     assert not (tmp_path / "db" / ".new").exists()
+    assert not (tmp_path / "db" / "index.bin.new").exists()
 
 
 def test_live_bytes_follow_what_is_stored(open_env):

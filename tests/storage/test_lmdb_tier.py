@@ -262,6 +262,27 @@ def test_a_record_under_another_id_is_not_served(make):
     assert tier.get_many(np.array([2])) == [None]
 
 
+def test_a_record_that_was_written_anew_meanwhile_is_not_set_aside(make):
+    tier = make()
+    tier.put_many(batch(range(3)))
+    tier.flush()
+    tier._store.note_damage({1: "what a reader saw a moment ago", 77: "evicted meanwhile"})
+    assert tier.quarantined() == {}
+    assert tier.contains(np.array([1])).all()
+
+
+def test_verify_compares_the_records_with_the_index(make):
+    tier = make()
+    tier.put_many(batch(range(5)))
+    tier.flush()
+    index = tier._store.index
+    index.remove(np.array([2]))
+    index.add(np.array([2]), np.array([9]), np.array([2]), np.array([4160]))
+    report = tier.verify()
+    assert not report.ok
+    assert "record 2" in report.problems[0]
+
+
 def test_verify_reads_every_byte(make):
     tier = make()
     tier.put_many(batch(range(300)))
