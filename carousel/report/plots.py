@@ -114,7 +114,7 @@ def swaps_and_bytes(run: RunRecord) -> Figure:
     seconds = [float(s["seconds"]) for s in samples]
     requested = [int(s["swaps"]["requested"]) for s in samples]
     completed = [int(s["swaps"]["done"]) for s in samples]
-    upper.plot(seconds, requested, color=MUTED, linewidth=1.4, label="requested")
+    upper.plot(seconds, requested, color=MUTED, alpha=0.4, linewidth=5, label="requested")
     upper.plot(seconds, completed, color=ORANGE, linewidth=2.2, label="done")
     upper.yaxis.set_major_formatter(EngFormatter(sep=""))
     upper.set_ylabel("swaps so far")

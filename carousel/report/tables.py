@@ -36,6 +36,8 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     """What `carousel train` prints at its end."""
     matrix = np.asarray(summary["accuracy_matrix"], dtype=np.float64)
     return Group(
+        Text("Accuracy matrix", style="bold"),
+        Text("row: after training on; column: tested on; in %", style="dim"),
         matrix_table(matrix),
         "",
         pairs_table("Result", score_rows(summary)),
@@ -46,7 +48,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
 
 def matrix_table(matrix: Matrix) -> Table:
     """The accuracy matrix in per cent, shaded; row = after training on, column = tested on."""
-    table = _table("Accuracy matrix: row = after training on, column = tested on (%)")
+    table = _table(None)
     table.add_column("", justify="right", style="bold")
     columns = _shown(matrix.shape[1])
     for column in columns:
@@ -117,7 +119,7 @@ def carousel_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _table(title: str) -> Table:
+def _table(title: str | None) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
 
 

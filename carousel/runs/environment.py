@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -43,7 +44,7 @@ def describe_environment(*, seed: int, device: str, threads: int) -> dict[str, A
     """
     return {
         "carousel": carousel.__version__,
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["carousel", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "device": device,

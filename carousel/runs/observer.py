@@ -121,6 +121,7 @@ class Observer:
             swaps_done=stats["swaps"]["done"],
             ram_bytes=stats["ram_bytes"],
             storage_bytes=stats["storage_bytes"],
+            seconds=self._totals.seconds,
         )
         self._progress.update(snapshot)
         if log:
@@ -160,7 +161,7 @@ def _line(snapshot: Snapshot, stats: dict[str, Any], totals: Totals) -> dict[str
         "iteration": totals.iterations,
         "experience": snapshot.experience,
         "epoch": snapshot.epoch,
-        "seconds": totals.seconds,
+        "seconds": snapshot.seconds,
         "loss": snapshot.loss,
         "accuracy": snapshot.accuracy,
         **stats,

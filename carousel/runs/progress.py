@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from carousel.report.words import bytes_text, count_text, percent_text, seconds_text
@@ -32,6 +32,7 @@ class Snapshot:
         swaps_done: swaps so far.
         ram_bytes: of the memory.
         storage_bytes: of the storage file.
+        seconds: of the run so far.
     """
 
     experience: int
@@ -45,6 +46,7 @@ class Snapshot:
     swaps_done: int
     ram_bytes: int
     storage_bytes: int
+    seconds: float
 
     def describe(self) -> str:
         """Loss, accuracy, swaps and bytes in one line."""
@@ -148,7 +150,6 @@ class LiveProgress:
             TextColumn("{task.description}", style="bold"),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             console=console,
         )
         self._stream = self._bars.add_task("experiences", total=None)
@@ -172,7 +173,7 @@ class LiveProgress:
         self._bars.update(
             self._steps, description=name, total=snapshot.steps, completed=snapshot.step
         )
-        self._status.plain = snapshot.describe()
+        self._status.plain = f"{seconds_text(snapshot.seconds)} · {snapshot.describe()}"
 
     def learned(self, experience: int, experiences: int, accuracy: float, seconds: float) -> None:
         """Print how the experience ended above the bars."""

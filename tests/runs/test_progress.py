@@ -6,7 +6,7 @@ from rich.console import Console
 
 from carousel.runs.progress import LiveProgress, PlainProgress, Silence, Snapshot, make_progress
 
-SNAPSHOT = Snapshot(1, 5, 2, 4, 30, 60, 0.4321, 0.875, 1234, 2048, 3 * 2**20)
+SNAPSHOT = Snapshot(1, 5, 2, 4, 30, 60, 0.4321, 0.875, 1234, 2048, 3 * 2**20, 75.0)
 
 
 def test_the_view_fits_the_output():
@@ -50,4 +50,5 @@ def test_the_live_view_shows_bars_and_takes_them_away():
     text = out.getvalue()
     assert "hello [not markup]" in text
     assert "epoch 3/4" in text
+    assert "1 min 15 s" in text
     assert "learned in 3.00 s" in text
