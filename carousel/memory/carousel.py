@@ -320,10 +320,11 @@ class Carousel:
         storage, full = self._tier.stats(), self._intake.storage_full
         if self._core is None:
             return CarouselStats(SwapCounters(), storage, storage_full=full)
+        known = self._core.stats(storage)
         return replace(
-            self._core.stats(storage),
+            known,
             manager_seconds=self.manager_ns * 1e-9,
-            storage_full=full,
+            storage_full=full or known.storage_full,
             restore_losses=self._restore_losses,
         )
 

@@ -70,6 +70,7 @@ class Core:
             lost=engine.lost,
             ram_only=engine.ram_only,
             worker_failures=engine.worker_failures,
+            storage_full=engine.storage_full,
         )
 
     def filled_slots(self) -> Ints:

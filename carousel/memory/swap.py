@@ -116,6 +116,11 @@ class SwapEngine:
         """Residents that left and that storage had no room for."""
         return self._swapper.write_back.lost + self._keeper.lost
 
+    @property
+    def storage_full(self) -> bool:
+        """Whether storage refused samples, saved by whomever, for want of room."""
+        return self._swapper.write_back.full or self._keeper.full
+
     def request(
         self,
         slots: Ints,

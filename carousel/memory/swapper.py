@@ -154,7 +154,8 @@ class Swapper:
         request = swap.request
         try:
             self.write_back.save(request.slots[positions], request.generations[positions])
-        except (OSError, StorageIOError):
+        except (OSError, StorageIOError) as error:
+            self.write_back.error = self.write_back.error or error
             self._fail(swap, positions)
             return False
         return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import numpy.typing as npt
 
@@ -26,9 +24,13 @@ class WriteBack:
     storage again before its slot is overwritten; the eviction rule then decides between it and
     the others. Used by one thread at a time.
 
+    A tier tells of a failed save at any later call, whoever saved it: what is told here is kept.
+
     Attributes:
         written: samples queued again.
         lost: samples of these that storage had no room for.
+        full: the tier refused samples for want of room.
+        error: the first other error that a save met; `settle` raises it.
     """
 
     def __init__(self, slab: Slab, tier: StorageTier) -> None:
@@ -37,6 +39,8 @@ class WriteBack:
         self._unsettled: set[int] = set()
         self.written = 0
         self.lost = 0
+        self.full = False
+        self.error: Exception | None = None
 
     def save(self, slots: Ints, generations: Ints) -> None:
         """Queue the samples of these slots that are not stored; blocks while the queue is full.
@@ -53,9 +57,11 @@ class WriteBack:
         batch = self._copy(slots[missing], generations[missing])
         if len(batch) == 0:
             return
-        with contextlib.suppress(TierFullError):  # its loss, if it comes to that, is counted later
+        try:
             self._tier.put_many(batch)
             self.written += len(batch)
+        except TierFullError:  # its loss, if it comes to that, is counted later
+            self.full = True
         self._unsettled.update(batch.ids.tolist())
         if len(self._unsettled) > _MOST_UNSETTLED:
             self._forget_stored()
@@ -63,14 +69,22 @@ class WriteBack:
             self.settle()
 
     def settle(self) -> None:
-        """Wait until storage has decided about all that was queued, and count the losses."""
-        if not self._unsettled:
-            return
-        with contextlib.suppress(TierFullError):  # which is what is counted here
-            self._tier.flush()
-        self._forget_stored()
-        self.lost += len(self._unsettled)
-        self._unsettled.clear()
+        """Wait until storage has decided about all that was queued, and count the losses.
+
+        Raises:
+            StorageError: samples could not be saved, for another reason than room.
+        """
+        if self._unsettled:
+            try:
+                self._tier.flush()
+            except TierFullError:
+                self.full = True
+            self._forget_stored()
+            self.lost += len(self._unsettled)
+            self._unsettled.clear()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     def _forget_stored(self) -> None:
         ids = np.fromiter(self._unsettled, np.int64, len(self._unsettled))

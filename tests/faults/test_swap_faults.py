@@ -11,6 +11,8 @@ from PIL import Image
 from carousel.errors import CheckpointError, StorageIOError, TierFullError, WorkerError
 from carousel.memory import Carousel
 from carousel.memory.breaker import Breaker
+from carousel.memory.slab import Slab
+from carousel.memory.write_back import WriteBack
 from carousel.storage import FileTier, MemoryTier, ReadStatus
 from carousel.storage.eviction import EvictionPlan
 
@@ -310,6 +312,23 @@ def test_a_resident_that_storage_evicted_is_saved_before_it_leaves(make_memory, 
         assert record.task == coded.tasks(record.id)
 
 
+def test_a_row_that_changes_while_it_is_copied_is_not_saved(coded):
+    tier = MemoryTier()
+    slab = Slab(coded.schema, 4, 2)
+    coded.fill_slab(slab, np.arange(4))
+    whole_copy = slab.copy_rows
+
+    def copy_while_training_goes_on(slots):
+        fields = whole_copy(slots)
+        changed = np.array([2])
+        slab.write(changed, coded.fields([9]), np.array([9]), np.array([4]), np.array([0]))
+        return fields
+
+    slab.copy_rows = copy_while_training_goes_on
+    WriteBack(slab, tier).save(np.array([1, 2]), slab.generations[[1, 2]].copy())
+    assert tier.entries().ids.tolist() == [1]
+
+
 def test_admission_saves_what_it_overwrites(make_memory, coded):
     tier = EvictingTier()
     memory = make_memory(tier, admission="ring")
@@ -361,6 +380,41 @@ def test_a_full_storage_stops_neither_saving_nor_swapping(make_memory, coded, sy
     assert stats.storage_full
     assert stats.swaps.done > 0
     assert stats.lost == len(set(unstored) - set(memory.sample(20).ids)) > 0
+
+
+class Late(EvictingTier):
+    """Tells of a failed save at the next call, as a tier with a queue does."""
+
+    error = None
+
+    def put_many(self, batch):
+        super().put_many(batch)
+        self.tell()
+
+    def flush(self, timeout=None):
+        self.tell()
+        super().flush(timeout)
+
+    def tell(self):
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+@both_modes
+def test_what_a_write_back_is_told_of_other_saves_is_passed_on(make_memory, coded, sync):
+    tier = Late()
+    memory = make_memory(tier, sync=sync)
+    for error in (StorageIOError("saves were lost"), TierFullError("no room")):
+        tier.evict(coded, memory.sample(20).ids)
+        tier.error = error
+        coded.train(memory, 1)
+        if isinstance(error, StorageIOError):
+            with pytest.raises(StorageIOError, match="saves were lost"):
+                memory.end_experience()
+        else:
+            memory.end_experience()
+        assert memory.stats().storage_full == isinstance(error, TierFullError)
 
 
 # -- encoded images ----------------------------------------------------------------------------
