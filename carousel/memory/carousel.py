@@ -78,7 +78,7 @@ class Carousel:
         >>> with Carousel(4, tempfile.mkdtemp(), seed=0) as memory:
         ...     x, y = torch.arange(6.0).reshape(6, 1), torch.zeros(6, dtype=torch.int64)
         ...     ids = memory.save(None, y, x=x)
-        ...     memory.admit(ids, y, fetch=lambda rows: {"x": x[rows]})
+        ...     admitted = memory.admit(ids, y, fetch=lambda rows: {"x": x[rows]})
         ...     len(memory.sample(32))
         4
     """
