@@ -19,6 +19,7 @@ from carousel.storage import StorageTier
 __all__ = ["inspect"]
 
 _MOST_CLASSES = 40
+_MUCH = 1.5
 
 
 def inspect(path: StorePath, as_json: JsonFlag = False) -> None:
@@ -92,11 +93,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
             bytes_text(found["live_bytes"]),
             f"{bytes_text(size['mean'])} each" if size else "",
         ),
-        (
-            "on disk",
-            bytes_text(found["file_bytes"]),
-            f"pages take {amplification:.2f} times the samples",
-        ),
+        ("on disk", bytes_text(found["file_bytes"]), _pages(amplification)),
         ("sample", fields or "-", ""),
         ("durability", found["durability"], found["kind"]),
         ("set aside", count_text(damaged), "damaged records" if damaged else "nothing damaged"),
@@ -107,6 +104,11 @@ def _show(found: dict[str, Any], console: Console) -> None:
         console.print(_classes(found["classes"]))
     for number, why in list(found["quarantine"].items())[:10]:
         console.print(f"  record {number}: {why}", highlight=False)
+
+
+def _pages(amplification: float) -> str:
+    warning = ": small or awkward samples waste room" if amplification > _MUCH else ""
+    return f"pages take {amplification:.2f} times the samples{warning}"
 
 
 def _classes(counts: dict[str, int]) -> Table:

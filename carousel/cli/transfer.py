@@ -52,12 +52,14 @@ def export_samples(
 
 
 def import_samples(
-    path: Annotated[
-        Path, typer.Argument(help="Folder of the storage; made if need be.", show_default=False)
-    ],
     folder: Annotated[
         Path,
-        typer.Argument(help="Where to read: an export, or images in a folder a class."),
+        typer.Argument(
+            help="Where to read: an export, or images in a folder a class.", show_default=False
+        ),
+    ],
+    path: Annotated[
+        Path, typer.Argument(help="Folder of the storage; made if need be.", show_default=False)
     ],
     schema: Annotated[
         list[str] | None,

@@ -187,7 +187,7 @@ class _Session:
         }
         self._record(resume)
         where = f", epoch {position.epoch + 1}" if position.within else ""
-        self._progress.note(
+        self._say(
             f"resuming at experience {min(done + 1, len(self._matrix))}/{len(self._matrix)}{where}"
         )
         missing = np.flatnonzero(np.isnan(self._matrix[:done]).any(axis=1))
@@ -227,6 +227,7 @@ class _Session:
             }
         )
         self._progress.learned(number, len(self._matrix), accuracy, sum(times.values()))
+        _log.info("experience %d learned, accuracy %.4f over those seen", number + 1, accuracy)
 
     def _test(self) -> Matrix:
         row = accuracies(
@@ -234,6 +235,10 @@ class _Session:
         )
         self._totals.lap("evaluate")
         return row
+
+    def _say(self, text: str) -> None:
+        self._progress.note(text)
+        _log.info(text)
 
     def _record(self, sample: Sample) -> None:
         self._metrics.write(sample)
@@ -258,7 +263,7 @@ class _Session:
         write_report(self._folder, summary)
         self._folder.write_summary(summary)
         for text in summary["problems"]:
-            self._progress.note(f"warning: {text}")
+            self._say(f"warning: {text}")
         if problem is not None:
             raise problem
         return summary

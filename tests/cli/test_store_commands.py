@@ -123,7 +123,7 @@ def test_a_storage_that_is_being_written_is_left_alone(carousel, store):
 def test_an_export_comes_back_bit_for_bit(carousel, store, tmp_path):
     result = carousel("export", store, tmp_path / "files", "--json")
     assert json.loads(result.stdout)["exported"] == 60
-    result = carousel("import", tmp_path / "again", tmp_path / "files", "--json")
+    result = carousel("import", tmp_path / "files", tmp_path / "again", "--json")
     assert json.loads(result.stdout)["imported"] == 60
     for id_ in (0, 31, 59):
         assert payload(tmp_path / "again", id_) == payload(store, id_)
@@ -132,7 +132,7 @@ def test_an_export_comes_back_bit_for_bit(carousel, store, tmp_path):
 def test_an_import_can_add_a_field(carousel, store, tmp_path):
     carousel("export", store, tmp_path / "files")
     words = ["--schema", "logits:float32:10=0.5"]
-    assert carousel("import", tmp_path / "again", tmp_path / "files", *words).exit_code == 0
+    assert carousel("import", tmp_path / "files", tmp_path / "again", *words).exit_code == 0
     schema = json.loads(carousel("inspect", tmp_path / "again", "--json").stdout)["schema"]
     assert schema[1] == {"name": "logits", "dtype": "float32", "shape": [10]}
 
@@ -140,10 +140,10 @@ def test_an_import_can_add_a_field(carousel, store, tmp_path):
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        (["import", "NEW", "NOWHERE"], "give a folder of samples"),
-        (["import", "NEW", "EMPTY"], "give a folder of samples"),
-        (["import", "NEW", "STORE", "--schema", "logits"], "write NAME:DTYPE:SHAPE=FILL"),
-        (["import", "NEW", "STORE", "--schema", "x:floot:10"], "give a numpy dtype"),
+        (["import", "NOWHERE", "NEW"], "give a folder of samples"),
+        (["import", "EMPTY", "NEW"], "give a folder of samples"),
+        (["import", "STORE", "NEW", "--schema", "logits"], "write NAME:DTYPE:SHAPE=FILL"),
+        (["import", "STORE", "NEW", "--schema", "x:floot:10"], "give a numpy dtype"),
         (["export", "NOWHERE", "NEW"], "give the folder of a storage"),
     ],
 )
