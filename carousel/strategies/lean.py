@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from avalanche.models.utils import is_multi_task_module
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
+
+from carousel.strategies.loader import StreamLoader
 
 __all__ = ["LeanTemplate"]
 
@@ -45,11 +48,14 @@ class LeanTemplate(SupervisedTemplate):
         before_step, before_forward, after_forward, before_backward, after_backward, *late = events
         before_update, after_update, after_step = late
         adds_up = not all(map(_leaves_loss, (*before_forward, *after_forward, *before_backward)))
+        forward, criterion = self._forward_of_experience(), self._criterion_of_class()
+        moves = self.device.type != "cpu" or not isinstance(self.dataloader, StreamLoader)
         for mbatch in self.dataloader:
             self.mbatch = mbatch
             if self._stop_training:
                 break
-            self._unpack_minibatch()
+            if moves:
+                self._unpack_minibatch()
             for call in before_step:
                 call(self, **kwargs)
             self.optimizer.zero_grad()
@@ -57,13 +63,13 @@ class LeanTemplate(SupervisedTemplate):
                 self.loss = self._make_empty_loss()
             for call in before_forward:
                 call(self, **kwargs)
-            self.mb_output = self.forward()
+            self.mb_output = forward()
             for call in after_forward:
                 call(self, **kwargs)
             if adds_up:
-                self.loss += self.criterion()
+                self.loss += criterion()
             else:
-                self.loss = self.criterion()
+                self.loss = criterion()
             for call in before_backward:
                 call(self, **kwargs)
             self.backward()
@@ -76,6 +82,18 @@ class LeanTemplate(SupervisedTemplate):
                 call(self, **kwargs)
             for call in after_step:
                 call(self, **kwargs)
+
+    def _forward_of_experience(self) -> Callback:
+        """`forward`, which asks the experience every time whether it has task labels."""
+        by_task = hasattr(self.experience, "task_labels") and is_multi_task_module(self.model)
+        if by_task or type(self).forward is not SupervisedTemplate.forward:
+            return self.forward  # type: ignore[no-any-return]
+        return lambda: self.model(self.mbatch[0])
+
+    def _criterion_of_class(self) -> Callback:
+        if type(self).criterion is not SupervisedTemplate.criterion:
+            return self.criterion  # type: ignore[no-any-return]
+        return lambda: self._criterion(self.mb_output, self.mbatch[1])
 
     def _answering(self, event: str) -> list[Callback]:
         return [getattr(plugin, event) for plugin in self.plugins if _answers(plugin, event)]

@@ -75,10 +75,11 @@ class StreamLoader:
         self.transform = transform
         self.mix = 0
         self.room = 0
-        self._joint: tuple[Tensor, Tensor] | None = None
+        self._joint: tuple[Tensor, Tensor, Tensor] | None = None
         self.rows = torch.empty(0, dtype=torch.int64)
         self.memory_places = torch.empty(0, dtype=torch.int64)
         self._single = source.single()
+        self._shape = self._single[0].shape[1:] if self._single else ()
         self._rng = generator(seed, name)
         self._epoch_state = state_of(self._rng)
         self._next_batch = 0
@@ -109,8 +110,7 @@ class StreamLoader:
         """
         if self._joint is None or self._joint[0] is not x:
             return None
-        joint = self._joint[1]
-        return joint, joint[len(x) :]
+        return self._joint[1:]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, so that another one goes on with the next batch."""
@@ -165,7 +165,8 @@ class StreamLoader:
         if room == 0:
             return tensor.index_select(0, places)
         count = len(places)
-        joint = tensor.new_empty((count + room, *tensor.shape[1:]))
-        x = torch.index_select(tensor, 0, places, out=joint[:count])
-        self._joint = (x, joint)
+        joint = tensor.new_empty((count + room, *self._shape))
+        x, tail = joint.split_with_sizes((count, room))
+        torch.index_select(tensor, 0, places, out=x)
+        self._joint = (x, joint, tail)
         return x
