@@ -128,9 +128,10 @@ def _run(launch: Launch, progress: RunProgress) -> dict[str, Any]:
         return run(launch, progress)
     except RunInterrupted as stop:
         progress.close()
+        saved = any(launch.folder.checkpoints.glob("*.pt"))
         print(
-            "carousel: interrupted, checkpoint written: go on with "
-            f"`carousel train --resume --out {launch.folder.path}`",
+            f"carousel: interrupted, {'checkpoint written' if saved else 'nothing learned yet'}: "
+            f"go on with `carousel train --resume --out {launch.folder.path}`",
             file=sys.stderr,
         )
         raise typer.Exit(128 + stop.signum) from None

@@ -124,6 +124,12 @@ class TrainConfig(BaseModel):
         """A count is the same setting, written as a number or as text."""
         return int(value) if isinstance(value, str) and value.isdecimal() else value
 
+    @field_validator("storage", "data_root")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        """A run may be resumed from another working folder."""
+        return None if value is None else value.expanduser().absolute()
+
 
 def resolve_config(
     *, file: Mapping[str, Any] | None = None, command_line: Mapping[str, Any] | None = None

@@ -16,13 +16,14 @@ from typing import Literal
 
 import numpy as np
 
-from carousel.errors import CarouselError
+from carousel.errors import CarouselError, StorageLockedError
 from carousel.memory.machine import read_memory
 from carousel.report.words import bytes_text
 from carousel.runs.environment import package_versions
 from carousel.storage import FieldSpec, LMDBTier, RecordBatch
 from carousel.storage.disk import network_kind
-from carousel.storage.owner import LOCK, OwnerLock
+from carousel.storage.owner import LOCK, MARKER, OwnerLock, read_marker
+from carousel.storage.registry import is_open
 
 __all__ = ["Finding", "diagnose"]
 
@@ -128,8 +129,24 @@ def _disk(path: Path) -> Iterator[Finding]:
         )
     hints = "yes" if hasattr(os, "posix_fadvise") else "no: threads read ahead instead"
     yield Finding("read-ahead hints", hints)
+    if (path / MARKER).is_file():
+        yield _storage(path)
     yield _attempt("writing", path, _round_trip)
     yield _attempt("locks", path, _lock)
+
+
+def _storage(path: Path) -> Finding:
+    """State of a storage that is in the folder itself."""
+    marker = read_marker(path)
+    if is_open(path):  # locks do not hold within a process, and trying one would drop ours
+        return Finding("storage", f"in use by process {os.getpid()}", "note")
+    try:
+        OwnerLock(path).release()
+    except StorageLockedError as error:
+        return Finding("storage", f"in use by process {error.owner_pid}", "note", str(error))
+    if marker is None or not marker.clean:
+        return Finding("storage", "was not closed", "note", "check it with `carousel verify`")
+    return Finding("storage", f"closed cleanly, durability {marker.durability}")
 
 
 def _attempt(name: str, path: Path, act: Callable[[Path], str]) -> Finding:

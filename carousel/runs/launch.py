@@ -16,6 +16,7 @@ from carousel.errors import BadInputError, ForeignStorageError
 from carousel.runs.config import TrainConfig, resolve_config
 from carousel.runs.folder import RUNS, RunFolder, default_run_path, run_suffix
 from carousel.storage.owner import MARKER, OwnerLock
+from carousel.storage.registry import is_open
 
 __all__ = ["Launch", "plan_launch"]
 
@@ -181,6 +182,8 @@ def _check_store(storage: Path, *, resume: bool, fresh: bool) -> None:
 
 
 def _check_unowned(storage: Path) -> None:
+    if is_open(storage):
+        raise BadInputError(f"{storage} is open in this process", fix="close it first")
     if (storage / MARKER).is_file():
         OwnerLock(storage).release()
 

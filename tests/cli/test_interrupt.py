@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from carousel.cli.app import app
+from carousel.errors import WorkerError
+from carousel.memory import Carousel
 from carousel.runs.folder import read_lines
 
 TINY = ("--limit", 24, "--epochs", 2, "--batch-size", 16, "--lr", 0.01, "--sync", "--quiet")
@@ -61,6 +63,18 @@ def _model_on_path():
     del sys.modules["tripwire_model"]
 
 
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch, request):
+    """They take most of the time of a tiny run, and are looked at elsewhere."""
+    if "with_report" not in request.fixturenames:
+        monkeypatch.setattr("carousel.runs.train.write_report", lambda *_: None)
+
+
+@pytest.fixture
+def with_report():
+    """For tests of the report."""
+
+
 MODEL = ("--model", "tripwire_model:make")
 
 
@@ -105,6 +119,51 @@ def test_ctrl_c_writes_a_checkpoint_and_resume_ends_as_if_nothing_had_been(
     result = carousel("train", "--resume", "--out", out, "--quiet")
     assert result.exit_code == 0, result.output
     assert_same_end(out, whole_run)
+
+
+def test_ctrl_c_before_anything_was_learned(carousel, tmp_path, monkeypatch, whole_run):
+    out = tmp_path / "cut"
+    trip(monkeypatch, 2, press_ctrl_c)
+    result = carousel("train", *MODEL, *TINY, "--out", out)
+    assert result.exit_code == 130
+    assert "nothing learned yet" in result.stderr
+    assert carousel("train", "--resume", "--out", out, "--quiet").exit_code == 0
+    assert_same_end(out, whole_run)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--strategy", "naive"),
+        ("--strategy", "joint"),
+        ("--update", "batch", "--admission", "reservoir"),
+        ("--replay", "mixed", "--optimizer", "sgd", "--set", "strategy.loss=bce"),
+    ],
+    ids=lambda words: words[1],
+)
+def test_other_ways_to_learn_resume_as_exactly(carousel, tmp_path, monkeypatch, words):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert carousel("train", *MODEL, *TINY, *words, "--out", whole).exit_code == 0
+    trip(monkeypatch, MOMENTS["mid-experience"], press_ctrl_c)
+    assert carousel("train", *MODEL, *TINY, *words, "--out", cut).exit_code == 130
+    result = carousel("train", "--resume", "--out", cut, "--quiet")
+    assert result.exit_code == 0, result.output
+    assert_same_end(cut, whole)
+
+
+def test_an_error_that_training_survived_costs_no_result(
+    carousel, tmp_path, monkeypatch, with_report
+):
+    def complain(*_: object) -> None:
+        raise WorkerError("the swap worker met a ghost")
+
+    monkeypatch.setattr(Carousel, "flush", complain)
+    result = carousel("train", *MODEL, *TINY, "--out", tmp_path / "r")
+    assert result.exit_code == 1
+    assert "met a ghost" in result.stderr
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert "met a ghost" in summary["problems"][0]
+    assert (tmp_path / "r" / "report.html").is_file()
 
 
 def test_several_interruptions_of_one_run(carousel, tmp_path, monkeypatch, whole_run):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from carousel.runs import diagnosis
+from carousel.storage import LMDBTier
 
 
 def test_a_plan_counts_what_really_fits(carousel):
@@ -72,6 +73,16 @@ def test_the_doctor_finds_this_machine_fit_and_leaves_no_trace(carousel, tmp_pat
     assert found["locks"]["value"] == "a second writer is kept out"
     assert list(tmp_path.iterdir()) == []
     assert "ready" in carousel("doctor", tmp_path).stdout
+
+
+def test_the_doctor_looks_at_a_storage(carousel, store):
+    def state() -> str:
+        report = json.loads(carousel("doctor", store, "--json").stdout)
+        return next(f["value"] for f in report["findings"] if f["name"] == "storage")
+
+    assert state() == "closed cleanly, durability bounded"
+    with LMDBTier(store):
+        assert "in use by process" in state()
 
 
 def test_the_doctor_says_what_will_not_work(carousel, tmp_path, monkeypatch):

@@ -26,6 +26,14 @@ def test_command_line_wins_over_file_wins_over_defaults():
     assert config.options == {"loss": "bce", "alpha": 0.1}
 
 
+def test_paths_mean_the_same_from_any_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    config = resolve_config(file={"storage": "db", "data_root": "~/data"})
+    assert config.storage == tmp_path / "db"
+    assert config.data_root == Path("/home/me/data")
+
+
 def test_keys_may_be_written_as_flags():
     assert resolve_config(file={"batch-size": 8}).batch_size == 8
 

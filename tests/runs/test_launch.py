@@ -120,6 +120,15 @@ def test_resuming_with_other_settings_is_refused(tmp_path, change):
         plan_launch(command_line={"out": tmp_path / "a", **change}, resume=True)
 
 
+def test_a_run_is_resumed_from_another_working_folder(tmp_path, monkeypatch):
+    started(tmp_path / "a", storage="db", data_root="data")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    launch = plan_launch(command_line={"out": tmp_path / "a"}, resume=True)
+    assert launch.storage == tmp_path / "db"
+    assert launch.config.data_root == tmp_path / "data"
+
+
 def test_resuming_nothing_starts_and_says_so(tmp_path):
     for out in ("absent", "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
