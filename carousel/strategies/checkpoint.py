@@ -99,6 +99,7 @@ class RunCheckpoint(SupervisedPlugin):
 
     Example:
         >>> import tempfile
+        >>> import torch
         >>> from carousel.models import make_model
         >>> from carousel.strategies import make_strategy
         >>> with tempfile.TemporaryDirectory() as folder:
