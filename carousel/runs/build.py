@@ -45,7 +45,6 @@ class Ingredients:
         optimizer: over the model's parameters.
         device: that trains.
         options: of the strategy.
-        has_memory: the strategy keeps samples.
     """
 
     config: TrainConfig
@@ -54,7 +53,6 @@ class Ingredients:
     optimizer: Optimizer
     device: torch.device
     options: Mapping[str, Any]
-    has_memory: bool
 
 
 def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
@@ -71,34 +69,18 @@ def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
     info = strategy_info(config.strategy)
     options = _options(config, info.options)
     device = pick_device(config.device)
-    order_seed = config.seed if config.class_order_seed is None else config.class_order_seed
-    stream = load_stream(
-        config.benchmark,
-        experiences=config.experiences,
-        scenario=config.scenario,
-        seed=order_seed,
-        root=config.data_root,
-        limit=config.limit,
-    )
-    size = SLOTS_A_CLASS * stream.n_classes if config.memory_size is None else config.memory_size
+    stream = _load(config)
+    resolved = _fill_in(config, stream, options)
     if info.has_memory:
         schema = Schema.of({"x": stream.train[0].x[:1]})
-        plan_memory(size, schema)
+        assert resolved.memory_size is not None
+        plan_memory(resolved.memory_size, schema)
         _check_stored_schema(storage, schema)
     _seed_everything(config, device)
     model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)
     model.to(device)
-    resolved = config.model_copy(
-        update={
-            "experiences": len(stream.train),
-            "memory_size": size,
-            "class_order_seed": order_seed,
-            **{name: options[name] for name in METHOD_FLAGS if name in options},
-            "options": {k: v for k, v in options.items() if k not in METHOD_FLAGS},
-        }
-    )
     optimizer = _optimizer(config, model)
-    parts = Ingredients(resolved, stream, model, optimizer, device, options, info.has_memory)
+    parts = Ingredients(resolved, stream, model, optimizer, device, options)
     _rehearse(parts, storage)
     return parts
 
@@ -162,6 +144,35 @@ def pick_device(name: str) -> torch.device:
         there = f"this machine has {count}" if count else "this machine has none"
         raise BadInputError(f"device is {name!r} and {there}", fix="use auto or cpu")
     return device
+
+
+def _load(config: TrainConfig) -> Stream:
+    return load_stream(
+        config.benchmark,
+        experiences=config.experiences,
+        scenario=config.scenario,
+        seed=_order_seed(config),
+        root=config.data_root,
+        limit=config.limit,
+    )
+
+
+def _order_seed(config: TrainConfig) -> int:
+    return config.seed if config.class_order_seed is None else config.class_order_seed
+
+
+def _fill_in(config: TrainConfig, stream: Stream, options: Mapping[str, Any]) -> TrainConfig:
+    """The settings with every default that depends on stream and strategy."""
+    size = config.memory_size
+    return config.model_copy(
+        update={
+            "experiences": len(stream.train),
+            "memory_size": SLOTS_A_CLASS * stream.n_classes if size is None else size,
+            "class_order_seed": _order_seed(config),
+            **{name: options[name] for name in METHOD_FLAGS if name in options},
+            "options": {k: v for k, v in options.items() if k not in METHOD_FLAGS},
+        }
+    )
 
 
 def _options(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
