@@ -227,7 +227,11 @@ class Ledger:
 
     def _store(self, batch: Put, rows: Ids) -> bool:
         """Write rows and evict for them; returns whether some found no room at all."""
-        full = False
+        sizes = np.array([len(batch.records[row]) for row in rows.tolist()], np.int64)
+        fits = record_costs(sizes, self._env.page_bytes) <= self._space.largest_record()
+        full = not bool(fits.all())
+        self.counters.rejected += int(np.count_nonzero(~fits))
+        rows = rows[fits]
         stride = self._space.deletes_at_once() or max(1, len(rows))
         for start in range(0, len(rows), stride):
             full |= self._store_part(batch, rows[start : start + stride]).full
@@ -241,16 +245,18 @@ class Ledger:
         for attempt in range(_ATTEMPTS):
             try:
                 plan = self._eviction.plan(
-                    self._index, batch.labels[rows], costs, self._space.limits(tight)
+                    self._index, batch.labels[rows], costs, self._space.limits(costs, tight)
                 )
-                self._evict_ahead(plan, always=attempt > 0)
+                large = self._space.is_large(int(costs[plan.accept].sum()))
+                self._evict_ahead(plan, always=attempt > 0 or large)
                 self._apply(batch, rows[plan.accept], costs[plan.accept], plan)
             except _TooLargeError as error:
                 # Small records share leaves: evicting some of a leaf does not free it.
                 tight = 2 * tight + max(error.excess, int(costs.sum()) // 4)
             except MapFullError:
+                # There are free pages, but not enough next to each other.
                 if not self._env.grow():
-                    tight = 2 * tight + int(costs.sum())
+                    tight += int(costs.sum())
             except TierFullError:
                 self._space.disk_is_full()
                 self._eviction.load_state_dict(before)

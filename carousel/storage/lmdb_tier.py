@@ -42,7 +42,8 @@ class LMDBTier:
     Args:
         path: the folder of the environment (``path/data.mdb``); made when missing.
         budget: records like 5000, bytes like ``"64MiB"``, a share of the free disk like
-            ``"50%"``, a `Budget`, or None for no limit. File bytes never exceed it.
+            ``"50%"``, a `Budget`, or None for no limit. File bytes never exceed it; one sample may
+            take up to 1/16 of it.
         durability: what an acknowledged record survives, see `Durability`.
         eviction: a rule or its name; default `ClassReservoir`.
         readonly: read a folder that another process may own.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from carousel.errors import TierFullError
+from carousel.storage.columns import Ids
 from carousel.storage.disk import free_bytes
 from carousel.storage.environment import Environment
 from carousel.storage.index import Index
@@ -19,6 +21,7 @@ logger = logging.getLogger("carousel.storage")
 _SLACK_PAGES = 32
 _TOUCHED_SHARE = 0.03
 _LIFTED = 8 << 20
+_LARGEST_SHARE = 16
 
 
 class Space:
@@ -55,14 +58,15 @@ class Space:
         if self.disk_was_full:
             return TierFullError(f"the disk of {self._env.path} is full and nothing was evicted")
         return TierFullError(
-            f"the storage at {self._env.path} is full; raise its budget or choose another "
-            "eviction rule"
+            f"the storage at {self._env.path} is full, or a sample takes more than 1/"
+            f"{_LARGEST_SHARE} of it; raise its budget or choose another eviction rule"
         )
 
-    def limits(self, tight: int = 0) -> Limits:
+    def limits(self, costs: Ids, tight: int = 0) -> Limits:
         """What records may come to, in the unit of the index's lengths.
 
         Args:
+            costs: of the records that are to enter; room for the largest is never denied.
             tight: bytes to leave free beyond that.
         """
         size = self._size()
@@ -72,7 +76,7 @@ class Space:
             trees = max(0, self._env.live_bytes(txn) - self._index.total_length)
         slack = _SLACK_PAGES * self._env.page_bytes
         room = int(size * LIVE_SHARE) - trees - slack - tight
-        return Limits(self._budget.max_records, max(1, room))
+        return Limits(self._budget.max_records, max(int(costs.max(initial=1)), room))
 
     def excess(self, txn: Any) -> int:
         """Bytes by which the pages of an open transaction exceed their share of the budget."""
@@ -91,6 +95,23 @@ class Space:
         allowed = max(8, int(size * _TOUCHED_SHARE) // self._env.page_bytes)
         with self._env.read() as txn:
             return None if self._env.leaf_pages(txn) <= allowed else allowed
+
+    def largest_record(self) -> int:
+        """Cost of the largest record that is taken in.
+
+        A larger one needs so many free pages next to each other that most others had to leave.
+        """
+        budget = self._budget.max_bytes
+        return sys.maxsize if budget is None else budget // _LARGEST_SHARE
+
+    def is_large(self, cost: int) -> bool:
+        """Whether a commit of this size must not wait for its own evictions to become free.
+
+        The pages that it replaced, those before and its new ones would fill the file, and then
+        no transaction could be written any more, not even one that deletes.
+        """
+        size = self._size()
+        return size is not None and cost > size * (1 - LIVE_SHARE) / 3
 
     def _size(self) -> int | None:
         """Bytes that the file may come to, None when only the disk limits it."""
