@@ -19,7 +19,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 train: $(VENV)/.installed ## Experience Replay with a carousel on real images, about a minute
-	$(BIN)/carousel train --strategy er --storage ./db --out runs/first --fresh
+	$(BIN)/carousel train --strategy er --out runs/first --fresh
 
 test: $(VENV)/.installed ## the whole test suite
 	$(BIN)/python -m pytest
