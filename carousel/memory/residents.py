@@ -43,8 +43,8 @@ class Residents:
         """Note that a swap was published."""
         self._changes.append((leaving, coming))
         if len(self._changes) > _MOST_CHANGES:
+            self._outdated = True  # before the notes go: the worker finds them or this
             self._changes.clear()
-            self._outdated = True
 
     def admitted(self, leaving: list[int], coming: list[int]) -> None:
         """Note that slots were filled or emptied by something else than a swap."""
@@ -53,11 +53,17 @@ class Residents:
 
     def refresh(self) -> None:
         """Bring the set up to date; called by the worker only."""
-        if self._outdated:
-            self._outdated = False
-            # Changes that are noted from here on are applied on top, in order, once more at most.
-            self._ids = set(self._column.tolist())
-        while self._changes:
+        while self._outdated or self._changes:
+            if self._outdated:
+                self._outdated = False
+                # What is noted from here on is applied on top, in order, once more at most.
+                self._ids = set(self._column.tolist())
+            self._apply_next()
+
+    def _apply_next(self) -> None:
+        try:
             leaving, coming = self._changes.popleft()
-            self._ids.difference_update(leaving)
-            self._ids.update(coming)
+        except IndexError:  # nothing left, or thrown away this moment
+            return
+        self._ids.difference_update(leaving)
+        self._ids.update(coming)

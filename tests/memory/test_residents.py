@@ -1,44 +1,57 @@
-import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from __future__ import annotations
 
-from carousel.memory import residents
+from collections import deque
+
+import numpy as np
+
 from carousel.memory.residents import Residents
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    changes=st.lists(
-        st.tuples(st.sampled_from(["swap", "fill", "empty", "refresh"]), st.integers(0, 7)),
-        max_size=60,
-    ),
-    most=st.sampled_from([2, 5, 1000]),
-)
-def test_the_set_follows_the_column_also_when_notes_were_thrown_away(changes, most):
-    column = np.full(8, -1)
-    followed = Residents(column)
-    fresh, epoch = 0, 0
-    before, residents._MOST_CHANGES = residents._MOST_CHANGES, most
-    try:
-        for kind, slot in changes:
-            held = [int(column[slot])] if column[slot] >= 0 else []
-            fresh += 1
-            if kind == "swap" and held:
-                column[slot] = fresh
-                followed.swapped(held, [fresh])
-            elif kind == "fill":
-                column[slot] = fresh
-                followed.admitted(held, [fresh])
-            elif kind == "empty":
-                column[slot] = -1
-                followed.admitted(held, [])
-            elif kind == "refresh":
-                followed.refresh()
-            assert (followed.epoch > epoch) == (kind in ("fill", "empty"))
-            epoch = followed.epoch
-            assert len(followed._changes) <= most
-        followed.refresh()
-        present = {sample for sample in range(fresh + 1) if sample in followed}
-        assert present == set(column[column >= 0].tolist())
-    finally:
-        residents._MOST_CHANGES = before
+def known(residents, ids):
+    return [sample for sample in ids if sample in residents]
+
+
+def test_follows_swaps():
+    column = np.array([1, 2, 3])
+    residents = Residents(column)
+    residents.admitted([], [1, 2, 3])
+    column[0] = 7
+    residents.swapped([1], [7])
+    residents.refresh()
+    assert known(residents, range(10)) == [2, 3, 7]
+
+
+def test_is_built_anew_when_the_notes_were_too_many():
+    column = np.array([0])
+    residents = Residents(column)
+    for sample in range(1, 3000):
+        column[0] = sample
+        residents.swapped([sample - 1], [sample])
+    residents.refresh()
+    assert known(residents, range(3001)) == [2999]
+
+
+def test_notes_thrown_away_while_the_worker_reads_them():
+    column = np.array([0])
+    residents = Residents(column)
+
+    def swap_many(first):
+        for sample in range(first, first + 1024):
+            column[0] = sample
+            residents.swapped([sample - 1], [sample])
+
+    class Interrupted(deque):
+        """The notes are thrown away between the worker's look and its grip."""
+
+        def popleft(self):
+            if not interruptions:
+                interruptions.append(True)
+                swap_many(1)
+            return super().popleft()
+
+    interruptions = []
+    residents._changes = Interrupted()
+    residents.swapped([], [0])
+    residents.refresh()
+    assert interruptions
+    assert known(residents, range(3000)) == [1024]
