@@ -9,8 +9,11 @@ from pathlib import Path
 
 import psutil
 
+from carousel.errors import StorageIOError
+
 __all__ = [
     "extend",
+    "file_id",
     "folder_bytes",
     "free_bytes",
     "network_kind",
@@ -41,9 +44,28 @@ def free_bytes(path: Path) -> int:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    with os.scandir(folder) as files:
-        return sum(file.stat().st_size for file in files if file.is_file())
+    """Bytes of all files in a folder.
+
+    Raises:
+        StorageIOError: it cannot be read.
+    """
+    try:
+        with os.scandir(folder) as files:
+            return sum(file.stat().st_size for file in files if file.is_file())
+    except OSError as error:
+        raise StorageIOError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def file_id(path: Path) -> tuple[int, int] | None:
+    """What names a file for as long as someone has it open; None when there is none.
+
+    A removed file's path, or a removed folder's number, may be another one's by then.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def extend(file_path: Path, size: int, target: int) -> None:

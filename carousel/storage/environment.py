@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from carousel.storage.creation import (
     take_lock_file,
 )
 from carousel.storage.datafile import inspect_data_file
-from carousel.storage.disk import extend, free_bytes, sync_file, warn_if_networked
+from carousel.storage.disk import extend, file_id, free_bytes, sync_file, warn_if_networked
 from carousel.storage.lmdb_errors import MapFullError, cannot_open, translate
 from carousel.storage.owner import Marker, boot_id, read_marker, refuse_unclean, write_marker
 from carousel.storage.tier import Durability
@@ -136,6 +136,7 @@ class Environment:
         self._map_bytes = self._map_for(used)
         if self.max_bytes is not None and not self.readonly:
             _shorten(self._data, self._map_bytes)
+        self._file_id = file_id(self._data)
         self._env = self._map()
         try:
             self.uuid = check_identity(self._env, self.path)
@@ -218,8 +219,11 @@ class Environment:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the data file."""
-        return self._data.stat().st_size
+        """Size of the data file; `StorageIOError` when it is gone."""
+        try:
+            return self._data.stat().st_size
+        except OSError as error:
+            raise StorageIOError(f"{self._data} is gone: {error.strerror}") from error
 
     @property
     def last_transaction(self) -> int:
@@ -246,16 +250,19 @@ class Environment:
         self._env.sync(True)
 
     def close(self) -> None:
-        """Sync, say that it was closed cleanly, and release the folder."""
+        """Sync, say that it was closed cleanly, and release the folder, whatever goes wrong."""
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        with self._alone():
-            if not self.readonly:
-                self._env.sync(True)
-                self._mark(clean=True)
-            self._env.close()
-        self._release()
+        try:
+            with self._alone(), closing(self._env):
+                if not self.readonly:
+                    self._env.sync(True)
+                    self._mark(clean=True)
+        except lmdb.Error as error:
+            raise translate(error, self.path) from error
+        finally:
+            self._release()
 
     def _map(self) -> Any:
         options: dict[str, Any] = {
@@ -336,6 +343,8 @@ class Environment:
             raise TierFullError(f"the disk of {self.path} has no room for the budget") from error
 
     def _mark(self, *, clean: bool) -> None:
+        if file_id(self._data) != self._file_id:
+            return  # the folder was removed while it was open, and perhaps made anew
         safe = self.durability in ("durable", "bounded")
         try:
             write_marker(self.path, Marker(self.uuid, self.durability, boot_id(), clean or safe))

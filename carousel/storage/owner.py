@@ -67,7 +67,8 @@ class OwnerLock:
     def release(self) -> None:
         """Give the right back and remove the file."""
         if self._file >= 0 and self._pid == os.getpid():
-            self._path.unlink(missing_ok=True)
+            if self._is_current(self._file):
+                self._path.unlink(missing_ok=True)
             os.close(self._file)
         self._file = -1
 
@@ -91,7 +92,8 @@ class OwnerLock:
         return file
 
     def _is_current(self, file: int) -> bool:
-        # The last owner may have removed the file between our open and our lock.
+        # The last owner may have removed the file between our open and our lock, or someone the
+        # folder, and then it was made anew.
         try:
             return os.path.samestat(os.fstat(file), self._path.stat())
         except FileNotFoundError:

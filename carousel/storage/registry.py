@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carousel.errors import BadInputError, CarouselError
+from carousel.storage.creation import DATA
+from carousel.storage.disk import file_id
 from carousel.storage.lmdb_store import LMDBStore, StoreOptions
 
 __all__ = ["acquire", "is_open", "release"]
 
 logger = logging.getLogger("carousel.storage")
 
-Folder = tuple[int, int]
+DataFile = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class _Shared:
 class _Registry:
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.stores: dict[Folder, _Shared] = {}
+        self.stores: dict[DataFile, _Shared] = {}
 
 
 _registry = _Registry()
@@ -48,10 +50,12 @@ def acquire(path: Path, options: StoreOptions, *, agree: bool) -> LMDBStore:
         StorageError: see `Environment`.
     """
     with _registry.lock:
-        shared = _registry.stores.get(_folder(path)) if path.exists() else None
+        shared = _find(path)
         if shared is None:
             store = LMDBStore(path.resolve(), options)
-            _registry.stores[_folder(path)] = _Shared(store, 1)
+            file = file_id(path / DATA)
+            assert file is not None  # just opened
+            _registry.stores[file] = _Shared(store, 1)
             return store
         if agree:
             _refuse_other_options(shared.store, options)
@@ -62,27 +66,27 @@ def acquire(path: Path, options: StoreOptions, *, agree: bool) -> LMDBStore:
 def is_open(path: Path) -> bool:
     """Whether a tier of this process has the folder open."""
     with _registry.lock:
-        return path.exists() and _folder(path) in _registry.stores
+        return _find(path) is not None
 
 
 def release(store: LMDBStore) -> None:
     """Give up one use; the last one closes the store and raises what its writer met."""
     with _registry.lock:
-        for folder, shared in _registry.stores.items():
+        for file, shared in _registry.stores.items():
             if shared.store is store:
                 shared.users -= 1
                 if shared.users > 0:
                     return
-                del _registry.stores[folder]
+                del _registry.stores[file]
                 break
         else:
             return
         store.close()
 
 
-def _folder(path: Path) -> Folder:
-    status = path.stat()
-    return status.st_dev, status.st_ino
+def _find(path: Path) -> _Shared | None:
+    file = file_id(path / DATA)
+    return None if file is None else _registry.stores.get(file)
 
 
 def _refuse_other_options(store: LMDBStore, options: StoreOptions) -> None:

@@ -5,10 +5,12 @@ import gc
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
 
+import lmdb
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -802,3 +804,54 @@ def test_bad_options_are_refused_by_name(make, options):
     with pytest.raises(BadInputError):
         make(**options)
     make()
+
+
+def test_a_folder_that_was_removed_while_open_can_be_made_anew(tmp_path):
+    """Also where the new folder gets the number of the old one in the file system."""
+    made = []
+    for _ in range(5):
+        shutil.rmtree(tmp_path / "db", ignore_errors=True)
+        (tmp_path / "db").mkdir()
+        made.append(LMDBTier(tmp_path / "db", durability="process"))
+        assert len(made[-1].entries()) == 0
+        save(made[-1], range(5))
+    marker = (tmp_path / "db" / "carousel.json").read_text()
+    for tier in made[:-1]:
+        with contextlib.suppress(StorageError):
+            tier.close()
+    # What was there before touches neither the lock nor the marker of what is there now.
+    assert (tmp_path / "db" / "owner.lock").exists()
+    assert (tmp_path / "db" / "carousel.json").read_text() == marker
+    made[-1].close()
+    with LMDBTier(tmp_path / "db") as tier:
+        assert len(tier.entries()) == 5
+
+
+def test_a_folder_that_was_removed_gives_typed_errors(make, tmp_path):
+    tier = make()
+    save(tier, range(5))
+    shutil.rmtree(tmp_path / "db")
+    assert (read(tier, range(5))[0] == ReadStatus.OK).all()  # its file is still open
+    for call in (lambda: save(tier, range(5, 10)), tier.stats, tier.close):
+        with contextlib.suppress(StorageError):
+            call()
+    assert not (tmp_path / "db").exists()
+
+
+def test_a_medium_that_fails_at_the_end_does_not_keep_the_folder(make, tmp_path):
+    tier = make()
+    save(tier, range(5))
+    env = tier._store.env
+
+    class Dying:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def sync(self, force):
+            raise lmdb.DiskError("the medium is gone")
+
+    inner, env._env = env._env, Dying()
+    with pytest.raises(StorageError, match="gone"):
+        tier.close()
+    with LMDBTier(tmp_path / "db", durability="process") as again:
+        assert len(again.entries()) == 5
