@@ -399,7 +399,7 @@ def test_a_byte_budget_is_never_exceeded_also_on_the_way(make, nbytes, eviction)
 )
 @given(
     budget=st.integers(512 << 10, 2 << 20),
-    sizes=st.lists(st.integers(0, 200_000), min_size=5, max_size=25),
+    sizes=st.lists(st.integers(0, 100_000), min_size=5, max_size=25),
     repeat=st.integers(1, 4),
 )
 def test_any_mix_of_sizes_keeps_the_budget(tmp_path_factory, budget, sizes, repeat):
@@ -409,7 +409,7 @@ def test_any_mix_of_sizes_keeps_the_budget(tmp_path_factory, budget, sizes, repe
             try:
                 tier.put_many(sized([start], nbytes))
             except TierFullError:
-                assert nbytes > budget // 8
+                assert nbytes > budget // 17 - 10_000
             stats = tier.stats()
             assert stats.file_bytes <= budget
             assert stats.live_bytes <= 0.85 * budget
@@ -445,10 +445,11 @@ def test_a_full_tier_that_evicts_nothing_says_so_and_goes_on(make):
     assert tier.contains(np.arange(1000, 1040)).all()
 
 
-def test_a_sample_larger_than_the_budget_is_refused_alone(make):
+@pytest.mark.parametrize("nbytes", [70_000, 2 << 20])
+def test_a_sample_of_a_large_part_of_the_budget_is_refused_alone(make, nbytes):
     tier = make(budget="1MiB")
     tier.put_many(batch(range(10)))
-    tier.put_many(sized([100], 2 << 20))
+    tier.put_many(sized([100], nbytes))
     with pytest.raises(TierFullError):
         tier.flush()
     assert tier.entries().ids.tolist() == list(range(10))
