@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from avalanche.benchmarks import OnlineCLExperience
+from avalanche.benchmarks import CLExperience, OnlineCLExperience
 from avalanche.benchmarks.utils import DataAttribute
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from carousel.errors import BadInputError
 from carousel.memory import Carousel, Replay
 from carousel.memory.admission import Admission
-from carousel.memory.gate import Gate
+from carousel.memory.gate import Gate, parse_ratio
 from carousel.memory.seeds import fresh_seed, generator
 from carousel.storage.tier import Durability, StorageTier
 from carousel.strategies.batch import BatchTransform, append_labels, append_samples, batch_transform
@@ -98,7 +98,7 @@ class CarMPlugin(SupervisedPlugin):
         memory_size: int | str,
         storage: str | Path | StorageTier,
         *,
-        swap_ratio: float = 0.5,
+        swap_ratio: float | str = 0.5,
         gate: str | Gate = "balanced",
         batch_size_mem: int | None = None,
         admission: str | Admission = "class-balanced",
@@ -115,6 +115,7 @@ class CarMPlugin(SupervisedPlugin):
     ) -> None:
         super().__init__()
         _check_rules(batch_size_mem, update, replay)
+        self._observes = swap and parse_ratio(swap_ratio) > 0
         self.fast_loader = check_fast_mode(fast_loader)
         self.seed = fresh_seed() if seed is None else seed
         self.batch_size_mem = batch_size_mem
@@ -135,7 +136,6 @@ class CarMPlugin(SupervisedPlugin):
             swap=swap,
         )
         self.memory_rows: slice | None = None
-        self._observes = swap and swap_ratio > 0
         self._update = make_update(update, self.carousel)
         self._loader: StreamLoader | None = None
         self._draw: Draw | None = None
@@ -189,7 +189,7 @@ class CarMPlugin(SupervisedPlugin):
     def before_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Start saving the experience; take over the loader if that is possible."""
         source = self._source
-        first_id = self.carousel.reserve(self.run, _number_of(strategy), len(source))
+        first_id = self.carousel.reserve(*_place_of(strategy, self.run), len(source))
         self._update.begin(source, first_id)
         self._loader = self._loader_for(strategy)
         if self._loader is not None:
@@ -200,7 +200,7 @@ class CarMPlugin(SupervisedPlugin):
         if self._draw_state is not None:
             self._draw.load_state_dict(self._draw_state)
             self._draw_state = None
-        self._checked_labels = False
+        self._checked_output = False
 
     def before_training_epoch(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Deal the memory out for the epoch, for ``replay="mixed"``."""
@@ -229,8 +229,8 @@ class CarMPlugin(SupervisedPlugin):
 
     def after_forward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Refuse labels that the model has no output for, before the loss does."""
-        if not self._checked_labels:
-            self._check_labels(strategy.mb_output)
+        if not self._checked_output:
+            self._check_output(strategy.mb_output)
 
     def before_backward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Hand the logits of the replayed rows to the gate.
@@ -291,13 +291,20 @@ class CarMPlugin(SupervisedPlugin):
             transform = batch_transform(source, self.transform)
         return stream_loader(strategy, source, transform, mode=self.fast_loader, seed=self.seed)
 
-    def _check_labels(self, output: Any) -> None:
-        self._checked_labels = True
-        if isinstance(output, Tensor) and self._top_label >= output.shape[-1]:
+    def _check_output(self, output: Any) -> None:
+        self._checked_output = True
+        logits = isinstance(output, Tensor) and output.ndim == 2
+        if logits and self._top_label >= output.shape[1]:
             raise BadInputError(
-                f"the experience has label {self._top_label} and the model {output.shape[-1]} "
+                f"the experience has label {self._top_label} and the model {output.shape[1]} "
                 "outputs",
                 fix="give the model one output a class",
+            )
+        if self._observes and not logits:
+            what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise BadInputError(
+                f"the model gives {what}, which no gate can judge",
+                fix="let it give logits (n, classes), or use swap=False",
             )
 
 
@@ -323,21 +330,37 @@ def _check_samples(source: RawSource) -> int:
         )
     if source.tensor_backed and source.rows(torch.tensor([0])).is_floating_point():
         for rows, x in source.batches(_CHECK_ROWS):
-            bad = x.isnan().flatten(1).any(1)
+            bad = ~x.isfinite().flatten(1).all(1)
             if bad.any():
                 row = int(rows[bad][0])
                 raise BadInputError(
-                    f"sample {row} of the experience holds NaN", fix="clean or drop such samples"
+                    f"sample {row} of the experience holds NaN or infinity",
+                    fix="clean or drop such samples",
                 )
     return int(source.labels.max())
 
 
-def _number_of(strategy: Any) -> int:
-    """The number of the experience in its stream, else how many were trained on before."""
+def _place_of(strategy: Any, run: str) -> tuple[str, int]:
+    """The run and number under which the ids of an experience are remembered.
+
+    A stream made of the parts of one experience counts from 0, as the next such stream does, so
+    the number of the whole experience is part of the name.
+    """
+    experience = strategy.experience
+    if isinstance(experience, CLExperience):
+        experience = experience.logging()  # nothing is masked
+    number = _number_of(experience)
+    if number is None:
+        return run, int(strategy.clock.train_exp_counter)
+    whole = _number_of(getattr(experience, "origin_experience", None))
+    return (run if whole is None else f"{run}/{whole}"), number
+
+
+def _number_of(experience: Any) -> int | None:
     try:
-        return int(strategy.experience.current_experience)
-    except (AttributeError, TypeError):
-        return int(strategy.clock.train_exp_counter)
+        return int(experience.current_experience)
+    except (AttributeError, TypeError, AssertionError):
+        return None
 
 
 def _take_row_numbers(strategy: Any) -> Tensor:

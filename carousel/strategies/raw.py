@@ -50,6 +50,8 @@ class RawSource:
         transforms: what the experience does to a single raw sample, in order.
         kind: what the first of `transforms` expects.
         tensor_backed: whether `rows` is an index operation and mini-batches are (x, y[, task]).
+        repeatable: whether a row is the same each time; not so certain where a data set
+            transforms its samples by itself, perhaps at random.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -64,6 +66,7 @@ class RawSource:
     transforms: tuple[Transform, ...]
     kind: Kind
     tensor_backed: bool
+    repeatable: bool
     _parts: tuple[_Part, ...]
     _owner: Tensor
     _inside: Tensor
@@ -127,6 +130,7 @@ def raw_source(dataset: Any) -> RawSource:
         kind=parts[0].kind,
         tensor_backed=all(isinstance(part, _Tensors) for part in parts)
         and carried in ([], ["targets_task_labels"]),
+        repeatable=not any(_is_baked(place.leaf) for place in places),
         _parts=parts,
         _owner=owner,
         _inside=inside,
@@ -216,10 +220,13 @@ def _kind_of(x: Any) -> Kind:
     return "array" if isinstance(x, np.ndarray) else "tensor"
 
 
+def _is_baked(leaf: Any) -> bool:
+    return getattr(leaf, "transform", None) is not None
+
+
 def _warn_if_baked(leaf: Any) -> None:
     name = type(leaf).__name__
-    baked = getattr(leaf, "transform", None) is not None
-    if baked and name not in _warned_about:
+    if _is_baked(leaf) and name not in _warned_about:
         _warned_about.add(name)
         warnings.warn(
             f"{name} transforms its samples by itself, so what it gives is what is stored and "

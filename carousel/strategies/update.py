@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from carousel.errors import BadInputError
 from carousel.memory import Carousel, SampleBatch
+from carousel.storage.tier import ReadStatus
 from carousel.strategies.raw import RawSource
 
 __all__ = ["Update", "UpdateRule", "make_update"]
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 UpdateRule: TypeAlias = Literal["experience", "batch"]
 
 _SAVE_ROWS = 256
@@ -67,9 +70,10 @@ class _ByExperience:
         self._carousel = carousel
 
     def begin(self, source: RawSource, first_id: int) -> None:
+        _settle(self._carousel, source)
         self._source, self._first_id = source, first_id
-        every_row = torch.split(torch.arange(len(source)), _SAVE_ROWS)
-        self._carousel.save_in_background(_samples(source, rows, first_id) for rows in every_row)
+        memory, every_row = self._carousel, torch.split(torch.arange(len(source)), _SAVE_ROWS)
+        memory.save_in_background(_samples(memory, source, rows, first_id) for rows in every_row)
 
     def after_step(self, rows: Tensor | None) -> bool:  # noqa: ARG002 - of the protocol
         return False
@@ -100,6 +104,7 @@ class _ByBatch:
         self._resuming = False
 
     def begin(self, source: RawSource, first_id: int) -> None:
+        _settle(self._carousel, source)
         self._source = source
         if first_id != self._first_id or len(self._seen) != len(source):
             self._first_id = first_id
@@ -114,8 +119,7 @@ class _ByBatch:
         if len(fresh) == 0:
             return False
         self._seen[fresh] = True
-        x = self._source.rows(fresh)
-        ids = self._first_id + fresh.numpy()
+        ids, x = _rows_of(self._carousel, self._source, fresh, self._first_id)
         labels = self._source.labels[fresh].numpy()
         tasks = self._source.tasks[fresh].numpy()
         self._carousel.save(ids, labels, tasks, x=x)
@@ -139,14 +143,38 @@ class _ByBatch:
         """Samples that were saved after the checkpoint do not take part until they come again."""
         self._carousel.tier.hide_from(self._first_id)
         for rows in torch.split(self._seen.nonzero().squeeze(1), _SAVE_ROWS):
-            batch = _samples(self._source, rows, self._first_id)
+            batch = _samples(self._carousel, self._source, rows, self._first_id)
             self._carousel.save(batch.ids, batch.labels, batch.tasks, x=batch.fields["x"])
 
 
-def _samples(source: RawSource, rows: Tensor, first_id: int) -> SampleBatch:
-    return SampleBatch(
-        first_id + rows.numpy(),
-        source.labels[rows].numpy(),
-        source.tasks[rows].numpy(),
-        {"x": source.rows(rows)},
-    )
+def _settle(carousel: Carousel, source: RawSource) -> None:
+    # What is queued cannot be read back, see `_as_stored`.
+    if not source.repeatable:
+        carousel.end_experience()
+
+
+def _samples(carousel: Carousel, source: RawSource, rows: Tensor, first_id: int) -> SampleBatch:
+    ids, x = _rows_of(carousel, source, rows, first_id)
+    return SampleBatch(ids, source.labels[rows].numpy(), source.tasks[rows].numpy(), {"x": x})
+
+
+def _rows_of(
+    carousel: Carousel, source: RawSource, rows: Tensor, first_id: int
+) -> tuple[Ints, Tensor]:
+    ids = first_id + rows.numpy()
+    x = source.rows(rows)
+    if not source.repeatable:
+        _as_stored(carousel, ids, x)
+    return ids, x
+
+
+def _as_stored(carousel: Carousel, ids: Ints, x: Tensor) -> None:
+    """Let samples that were stored before be what they were then: a record never changes."""
+    schema = carousel.schema
+    if schema is None:
+        return
+    stored = schema.empty(len(ids))
+    status = carousel.tier.get_into(ids, schema.views(stored), np.arange(len(ids)))
+    known = torch.from_numpy(status == ReadStatus.OK)
+    if known.any():
+        x[known] = stored["x"][known]

@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -150,6 +151,68 @@ def test_split_online_streams(helpers, digits):
         assert len(plugin.carousel.tier.entries()) == 600
     assert {n for n, _ in probe.rows} <= {*range(1, 11)}
     assert probe.rows[-1][1] == 10
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_online_streams_made_experience_by_experience(helpers, digits, masked):
+    """Each of them counts its parts from 0, and no part may take another's ids."""
+    benchmark = helpers.new_family(helpers.ToFloat())
+    with memory(update="batch", admission="reservoir") as plugin:
+        strategy = None
+        for _ in range(2):
+            for whole in benchmark.train_stream:
+                parts = split_online_stream([whole], experience_size=30, drop_last=True, seed=0)
+                stream = [part.train() if masked else part for part in parts]
+                strategy, _ = train(
+                    plugin, stream, digits, helpers, strategy=strategy, train_mb_size=10
+                )
+        plugin.carousel.flush()
+        sizes = [len(whole.dataset) for whole in benchmark.train_stream]
+        assert len(plugin.carousel.tier.entries()) == sum(size - size % 30 for size in sizes)
+
+
+class Jittered(torch.utils.data.Dataset):
+    """Like a data set of torchvision that was given a random transform."""
+
+    transform = "random"
+
+    def __init__(self, x, y):
+        self.x, self.targets = x, y.tolist()
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, row):
+        return self.x[row].float() / 255 + torch.rand(()), self.targets[row]
+
+
+@pytest.mark.filterwarnings("ignore:Jittered transforms")
+@pytest.mark.parametrize("update", ["experience", "batch"])
+def test_samples_that_differ_each_time_stay_as_they_were_stored(helpers, digits, update):
+    from avalanche.benchmarks import benchmark_from_datasets
+    from avalanche.benchmarks.utils import as_classification_dataset
+
+    x, y = digits
+    parts = [as_classification_dataset(Jittered(x[at], y[at])) for at in (range(60), range(60, 90))]
+    with memory(memory_size=90, update=update) as plugin:
+        strategy = helpers.naive([plugin])
+        for experience in benchmark_from_datasets(train=parts).train_stream:
+            for _ in range(2):
+                strategy.train(experience, eval_streams=[])
+        replay = plugin.carousel.sample(90)
+        stored = plugin.carousel.tier.get_many(replay.ids)
+        assert len(plugin.carousel.tier.entries()) == 90
+        assert len(replay) > 60
+    if update == "batch":
+        for sample, record in zip(replay.x, stored, strict=True):
+            assert torch.equal(sample, torch.from_numpy(record.fields["x"]))
+
+
+@pytest.mark.parametrize("ratio", ["0.5", Fraction(1, 2)])
+def test_a_ratio_may_be_written_exactly(helpers, digits, stream, ratio):
+    with memory(swap_ratio=ratio) as plugin:
+        train(plugin, stream[:2], digits, helpers)
+        assert plugin.carousel.stats().swaps.done > 0
 
 
 def test_with_lmdb_and_a_worker(helpers, digits, stream, tmp_path):
@@ -402,12 +465,47 @@ class TestBadInput:
             assert plugin.carousel.stats().storage.records == stored
         assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True))
 
+    @pytest.mark.parametrize(
+        ("wrap", "loss"),
+        [
+            (lambda out: (out, out), lambda out, y: nn.functional.cross_entropy(out[0], y)),
+            (lambda out: {"a": out}, lambda out, y: nn.functional.cross_entropy(out["a"], y)),
+            (
+                lambda out: out[..., None],
+                lambda out, y: nn.functional.cross_entropy(out[..., 0], y),
+            ),
+        ],
+    )
+    def test_outputs_that_no_gate_can_judge(self, helpers, wrap, loss):
+        class Wrapped(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = helpers.model()
+
+            def forward(self, x):
+                return wrap(self.inner(x))
+
+        from avalanche.benchmarks import benchmark_from_datasets
+        from avalanche.benchmarks.utils import as_classification_dataset
+
+        data = as_classification_dataset(helpers.tensor_set(torch.rand(8, 64), torch.arange(8)))
+        stream = benchmark_from_datasets(train=[data, data]).train_stream
+        with memory() as plugin:
+            strategy = helpers.naive([plugin], model=Wrapped(), criterion=loss)
+            with pytest.raises(BadInputError, match="no gate can judge"):
+                strategy.train(stream[0], eval_streams=[])
+        with memory(swap=False) as plugin:
+            strategy = helpers.naive([plugin], model=Wrapped(), criterion=loss)
+            strategy.train(stream, eval_streams=[])
+            assert plugin.carousel.filled == 16
+
     def test_labels_below_zero(self, helpers):
         self.refused(helpers, torch.rand(8, 64), torch.tensor([0, -1] * 4), "label -1")
 
-    def test_nan(self, helpers):
+    @pytest.mark.parametrize("bad", ["nan", "inf"])
+    def test_nan(self, helpers, bad):
         x = torch.rand(8, 64)
-        x[5, 3] = float("nan")
+        x[5, 3] = float(bad)
         self.refused(helpers, x, torch.arange(8), "sample 5 .* NaN")
 
     def test_a_shape_that_changes(self, helpers):
