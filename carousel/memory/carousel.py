@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from carousel.errors import BadInputError, CheckpointError
+from carousel.errors import BadInputError
 from carousel.memory import seeds
 from carousel.memory.admission import Admission
 from carousel.memory.at_exit import close_at_exit
@@ -28,6 +28,7 @@ from carousel.memory.replay import Replay
 from carousel.memory.saver import BackgroundSaver
 from carousel.memory.schema import META_KEY, FieldValue, Schema, check_store_schema
 from carousel.memory.settings import Settings, open_storage
+from carousel.memory.snapshot import check_state
 from carousel.memory.stats import CarouselStats
 from carousel.memory.timing import timed
 from carousel.storage.budget import Budget
@@ -239,12 +240,12 @@ class Carousel:
             losses: (n,) loss of each row, for gates that rank by it.
 
         Raises:
-            BadInputError: the logits are of another number of rows.
+            BadInputError: the logits are of another shape or number of rows.
         """
-        if len(logits) != len(replay):
+        if logits.ndim != 2 or len(logits) != len(replay):
             raise BadInputError(
-                f"logits have {len(logits)} rows for {len(replay)} replayed samples",
-                fix="pass the rows of the replayed samples only",
+                f"logits have shape {tuple(logits.shape)} for {len(replay)} replayed samples",
+                fix="pass (n, classes), the rows of the replayed samples only",
             )
         if self._core is None or not self._settings.swap or len(replay) == 0:
             return
@@ -355,16 +356,19 @@ class Carousel:
         there is one, and counted in ``stats().restore_losses``.
 
         Raises:
-            CheckpointError: the state is of another format, schema or memory size, or storage
-                cannot be read.
+            CheckpointError: the state is of another format or memory size, or storage cannot be
+                read.
+            SchemaMismatchError: the storage holds samples of another schema.
         """
-        if state.get("format") != _FORMAT:
-            raise CheckpointError(f"memory state has format {state.get('format')!r}, not {_FORMAT}")
+        check_state(state, _FORMAT)
+        core = None if state["schema"] is None else self._build(Schema.from_json(state["schema"]))
+        if core is not None:
+            core.check(state["core"])
         self._restore_losses = int(state["restore_losses"])
-        if state["schema"] is not None:
-            self._restore(Schema.from_json(state["schema"]), state["core"])
         self._intake.high_water = int(state["high_water"])
         self._tier.hide_from(self._intake.high_water)
+        if core is not None:
+            self._restore(core, state["core"])
         self._settings.admission.load_state_dict(state["admission"])
         for name, rng in self._settings.rngs.items():
             seeds.load_state(rng, state["rngs"][name])
@@ -381,9 +385,7 @@ class Carousel:
         check_store_schema(self._tier, schema)
         return core
 
-    def _restore(self, schema: Schema, state: dict[str, Any]) -> None:
-        core = self._build(schema)
-        core.check(state)
+    def _restore(self, core: Core, state: dict[str, Any]) -> None:
         if self._core is not None:  # its worker draws from the generators that are restored here
             self._core.engine.close()
         replacement, rng = self._settings.replacement, self._settings.rngs["draw"]

@@ -90,8 +90,12 @@ def decode_image(data: bytes, spec: FieldSpec) -> npt.NDArray[np.uint8]:
     channels = spec.shape[0] if len(spec.shape) == 3 else 1
     try:
         with Image.open(io.BytesIO(data)) as image:
+            # before its pixels are made, of which there may be millions
+            _check_shape((image.height, image.width), spec.shape[-2:], spec)
             pixels = np.asarray(image.convert("RGB" if channels == 3 else "L"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError) as error:
+    except SchemaMismatchError:
+        raise
+    except Exception as error:  # Pillow's decoders raise whatever comes, SyntaxError among it
         raise SchemaMismatchError(
             f"field {spec.name} holds bytes that are no image ({error})",
             fix="give JPEG or PNG bytes",
@@ -99,12 +103,16 @@ def decode_image(data: bytes, spec: FieldSpec) -> npt.NDArray[np.uint8]:
     planes = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
     if len(spec.shape) == 2:
         planes = planes[0]
-    if planes.shape != spec.shape:
+    _check_shape(planes.shape, spec.shape, spec)
+    return planes
+
+
+def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...], spec: FieldSpec) -> None:
+    if shape != expected:
         raise SchemaMismatchError(
-            f"field {spec.name} is an image {planes.shape}, expected {spec.shape}",
+            f"field {spec.name} is an image {shape}, expected {expected}",
             fix="resize the images to the size of the first",
         )
-    return planes
 
 
 def _decode_record(record: Record, schema: Schema, out: Arrays, row: int) -> ReadStatus:

@@ -17,12 +17,13 @@ from carousel.memory.replacement import NO_CANDIDATE, Replacement
 from carousel.memory.slab import Slab
 from carousel.storage.tier import ReadStatus, StorageTier
 
-__all__ = ["Restorer", "check_slots", "slab_state"]
+__all__ = ["Restorer", "check_slots", "check_state", "slab_state"]
 
 Ints = npt.NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
+_KEYS = {"admission", "core", "high_water", "manager_ns", "restore_losses", "rngs", "schema"}
 _ROWS = 256
 _ROUNDS = 4
 
@@ -47,6 +48,20 @@ def slab_state(slab: Slab, tier: StorageTier) -> dict[str, Any]:
         **{name: torch.from_numpy(column.copy()) for name, column in columns.items()},
         "payload": payload,
     }
+
+
+def check_state(state: Any, format_: int) -> None:
+    """Refuse what is not the state of a carousel.
+
+    Raises:
+        CheckpointError: it is something else, or of another format.
+    """
+    if not isinstance(state, dict) or state.get("format") != format_:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError(f"memory state has format {found!r}, not {format_}")
+    missing = sorted(_KEYS - state.keys())
+    if missing:
+        raise CheckpointError(f"memory state lacks {', '.join(missing)}")
 
 
 def check_slots(slab: Slab, state: dict[str, Any]) -> None:

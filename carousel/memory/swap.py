@@ -151,8 +151,7 @@ class SwapEngine:
             if self._worker is not None:
                 self._worker.submit(request, rows)
             else:
-                chunk = max(1, min(CHUNK, self._slab.spares))
-                self._waiting.extend(request.picked().pieces(chunk))
+                self._waiting.extend(self._picked(request, rows))
             self._in_flight += rows
 
     def step(self) -> None:
@@ -241,6 +240,13 @@ class SwapEngine:
         self.staleness[:] = state["staleness"].numpy()
         self._keeper.written = int(state["written_back"])
         self._keeper.lost = int(state["lost"])
+
+    def _picked(self, request: Request, rows: int) -> list[Request]:
+        try:
+            return list(request.picked().pieces(max(1, min(CHUNK, self._slab.spares))))
+        except BaseException:
+            self._tally.add(Outcome.CANCELLED, rows)
+            raise
 
     def _swap_inline(self) -> None:
         while self._waiting:

@@ -8,13 +8,21 @@ import pytest
 import torch
 from PIL import Image
 
-from carousel.errors import CheckpointError, StorageIOError, TierFullError, WorkerError
+from carousel.errors import (
+    CheckpointError,
+    SchemaMismatchError,
+    StorageIOError,
+    TierFullError,
+    WorkerError,
+)
 from carousel.memory import Carousel
 from carousel.memory.breaker import Breaker
+from carousel.memory.reader import decode_image
 from carousel.memory.slab import Slab
 from carousel.memory.write_back import WriteBack
 from carousel.storage import FileTier, MemoryTier, ReadStatus
 from carousel.storage.eviction import EvictionPlan
+from carousel.storage.record import FieldSpec
 
 both_modes = pytest.mark.parametrize("sync", [True, False])
 
@@ -228,6 +236,16 @@ def test_after_ctrl_c_in_a_swap_training_can_go_on(make_memory, broken_tier, cod
     assert swaps.requested == 20 * 16 + 160
     assert swaps.in_flight == 0
     assert memory._core.slab.free_rows == spares
+
+
+def test_a_gate_that_fails_in_sync_mode_leaves_nothing_in_flight(make_memory, broken_tier, coded):
+    memory = make_memory(broken_tier, sync=True, gate="loss", swap_ratio=0.5)
+    for _ in range(3):
+        with pytest.raises(IndexError):
+            memory.observe(memory.sample(8), torch.zeros(8, 1))  # labels go beyond one class
+        memory.step()
+    assert (memory.stats().swaps.cancelled, memory.stats().swaps.in_flight) == (12, 0)
+    coded.train(memory, 5)
 
 
 def test_a_worker_that_keeps_failing_gives_up(make_memory, broken_tier, coded):
@@ -446,12 +464,21 @@ def test_encoded_images_are_decoded_on_their_way_in(tmp_path, sync):
         assert memory.stats().swaps.done > 50
 
 
+def test_the_pixels_of_a_huge_image_are_never_made(monkeypatch):
+    spec = FieldSpec("x", "uint8", (1, 8, 8))
+    huge = png(np.zeros((3000, 3000), np.uint8))
+    monkeypatch.setattr(Image.Image, "convert", None)
+    with pytest.raises(SchemaMismatchError, match=r"\(3000, 3000\)"):
+        decode_image(huge, spec)
+
+
 def test_images_of_another_size_and_broken_ones_are_left_out():
     rng = np.random.default_rng(0)
     good = [png(rng.integers(0, 255, (8, 8), dtype=np.uint8)) for _ in range(10)]
     bad = [png(rng.integers(0, 255, (4, 4), dtype=np.uint8)), b"not an image", good[0][:40]]
+    bad.append(good[0].replace(b"IDAT", b"\x9eDAT"))  # Pillow answers with a SyntaxError
     with Carousel(2, MemoryTier(), seed=0, sync=True, swap_ratio=1) as memory:
-        ids = memory.save(None, [0] * 13, x=good + bad)
+        ids = memory.save(None, [0] * 14, x=good + bad)
         memory.admit(
             ids[:2], [0, 0], fetch=lambda rows: {"x": torch.zeros(len(rows), 1, 8, 8).byte()}
         )
@@ -463,6 +490,7 @@ def test_images_of_another_size_and_broken_ones_are_left_out():
             memory.step()
         assert seen == set(range(10))
         assert memory.stats().swaps.done > 100
+        assert memory.stats().worker_failures == 0
 
 
 # -- restoring from damaged storage ------------------------------------------------------------

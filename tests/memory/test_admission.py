@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from carousel.errors import BadInputError
 from carousel.memory.admission import (
     ADMISSIONS,
+    Assignment,
     ClassBalanced,
     Reservoir,
     Ring,
@@ -334,6 +335,46 @@ def test_rules_by_name():
         )
     ring = Ring(per_class=2)
     assert make_admission(ring, rng) is ring
+
+
+NONE = np.empty(0, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "a NoneType"),
+        (Assignment(np.array([0, 0]), np.array([0, 1]), NONE), "slots twice"),
+        (Assignment(np.array([0, 1]), np.array([2, 2]), NONE), "rows twice"),
+        (Assignment(np.array([9]), np.array([0]), NONE), "slots beyond the 5"),
+        (Assignment(np.array([-1]), np.array([0]), NONE), "slots beyond the 5"),
+        (Assignment(np.array([0]), np.array([8]), NONE), "rows beyond the 4"),
+        (Assignment(np.array([0, 1]), np.array([0]), NONE), "2 slots for 1 rows"),
+        (Assignment(np.array([0]), np.array([0]), np.array([0])), "frees and fills"),
+        (Assignment(np.array([0.0]), np.array([0]), NONE), "no list of whole numbers"),
+        (Assignment(np.array([0]), np.array([3]), NONE), "a sample twice"),
+    ],
+)
+def test_plans_of_a_rule_of_ones_own_are_checked(answer, message):
+    class Own:
+        def plan(self, slots, ids, labels, tasks):
+            return answer
+
+        def state_dict(self):
+            return {"own": 1}
+
+        def load_state_dict(self, state):
+            self.state = state
+
+    own = Own()
+    memory = Memory(make_admission(own, generator(0, "admission")), 5)
+    memory.slots.ids[4], memory.slots.labels[4] = 13, 0
+    with pytest.raises(BadInputError, match=message):
+        memory.feed([10, 11, 12, 13], [0, 0, 0, 0])
+    answer = Assignment(np.array([1]), np.array([2]), np.array([4]))
+    assert memory.feed([10, 11, 12, 13], [0, 0, 0, 0]) is answer
+    memory.rule.load_state_dict(memory.rule.state_dict())
+    assert own.state == {"own": 1}
 
 
 def test_bad_rules_are_refused():

@@ -274,7 +274,12 @@ SAMPLES = {"x": torch.zeros(2, 4), "digest": torch.zeros(2)}
         (
             lambda m: m.observe(m.sample(2), torch.zeros(3, 2)),
             BadInputError,
-            "logits have 3 rows for 0",
+            "logits have shape .* for 0",
+        ),
+        (
+            lambda m: m.observe(m.sample(2), torch.zeros(0)),
+            BadInputError,
+            "logits have shape .* for 0",
         ),
     ],
 )
@@ -406,6 +411,19 @@ def test_what_came_after_the_checkpoint_is_hidden_until_it_comes_again(make_memo
     assert seen & set(later.tolist())
 
 
+def test_lost_residents_are_not_replaced_by_what_came_later(make_memory, coded):
+    tier = MemoryTier()
+    memory = make_memory(storage=tier, sync=True, swap_ratio=1)
+    coded.admit(memory, coded.save(memory, 40))
+    state = memory.state_dict()
+    coded.save(memory, 400)
+    tier.delete_many(memory.sample(20).ids[:15])
+    memory.load_state_dict(state)
+    assert memory.stats().restore_losses == 15
+    assert memory.filled > 5
+    assert memory.sample(20).ids.max() < 40
+
+
 def test_a_checkpoint_while_swaps_are_in_flight_counts_them_as_cancelled(
     make_memory, broken_tier, coded
 ):
@@ -429,6 +447,13 @@ def test_a_state_of_another_kind_is_refused(make_memory, coded):
         memory.load_state_dict({**state, "format": 99})
     with pytest.raises(CheckpointError, match="20 slots and the memory 30"):
         make_memory(slots=30).load_state_dict(state)
+    for key in state:
+        with pytest.raises(CheckpointError, match=key):
+            memory.load_state_dict({k: v for k, v in state.items() if k != key})
+    for nothing in (None, [], {}):
+        with pytest.raises(CheckpointError):
+            memory.load_state_dict(nothing)
+    assert memory.filled == 20
 
 
 def test_an_empty_memory_has_a_state_too(make_memory):

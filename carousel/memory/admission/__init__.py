@@ -8,6 +8,7 @@ import numpy as np
 
 from carousel.errors import BadInputError
 from carousel.memory.admission.base import Admission, Assignment, SlotState
+from carousel.memory.admission.checked import Checked
 from carousel.memory.admission.class_balanced import ClassBalanced
 from carousel.memory.admission.reservoir import Reservoir
 from carousel.memory.admission.ring import Ring
@@ -33,7 +34,9 @@ ADMISSIONS: dict[str, Callable[[np.random.Generator], Admission]] = {
 
 
 def make_admission(rule: str | Admission, rng: np.random.Generator) -> Admission:
-    """A rule by name, with its random numbers; an instance passes through and keeps its own.
+    """A rule by name, with its random numbers; an instance keeps its own.
+
+    Of an object that is none of the rules here, every plan is checked.
 
     Raises:
         BadInputError: no rule has this name (the nearest one is suggested), or the object has no
@@ -50,4 +53,4 @@ def make_admission(rule: str | Admission, rng: np.random.Generator) -> Admission
             f"admission is a {type(rule).__name__}",
             fix=f"give an Admission, or one of {', '.join(ADMISSIONS)}",
         )
-    return rule
+    return rule if isinstance(rule, ClassBalanced | Reservoir | Ring) else Checked(rule)
