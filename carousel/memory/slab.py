@@ -105,7 +105,7 @@ class Slab:
         """Copy (n,) physical rows into ``out[name]``, each (n, *shape), in one go a field."""
         index = torch.from_numpy(rows)
         for name, tensor in self._tensors.items():
-            torch.index_select(tensor, 0, index, out=out[name])
+            torch.index_select(_signed(tensor), 0, index, out=_signed(out[name]))
 
     def copy_rows(self, slots: Ints) -> dict[str, npt.NDArray[np.generic]]:
         """Fresh numpy copies (n, *shape) of (n,) slots.
@@ -224,6 +224,15 @@ class Slab:
             with contextlib.suppress(IndexError):  # the worker took the last one
                 rows.append(self._free.popleft())
         return np.array(rows, np.int64)
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _signed(tensor: Tensor) -> Tensor:
+    """The same bits in a dtype that every supported torch can gather."""
+    signed = _SIGNED.get(tensor.dtype)
+    return tensor if signed is None else tensor.view(signed)
 
 
 class _Block:
