@@ -192,10 +192,13 @@ class Environment:
             self._leave()
 
     def grow(self) -> bool:
-        """Double the map; False when the budget or the disk does not allow it."""
-        if self.max_bytes is not None or free_bytes(self.path) < _AHEAD:
-            return False
+        """Double the map; False when the budget or the disk does not allow it.
+
+        Also then the readers of before are gone, who keep old pages from being used again.
+        """
         with self._alone():
+            if self.max_bytes is not None or free_bytes(self.path) < _AHEAD:
+                return False
             self._map_bytes *= 2
             self._env.set_mapsize(self._map_bytes)
         logger.info("grew the map of %s to %d bytes", self.path, self._map_bytes)

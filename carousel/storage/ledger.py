@@ -323,19 +323,27 @@ class Ledger:
         next_id = self.next_id if next_id is None else next_id
         dropped = [] if drop is None else big_endian_keys(drop)
         need = need_bytes + self._env.page_bytes * (len(dropped) + len(keys) // 8)
-        with self._env.write(need, required=bool(keys)) as txn:
-            for key in dropped:
-                txn.delete(key, db=samples)
-                txn.delete(key, db=quarantine)
-            self._put(txn, keys, records)
-            for id_, why in (aside or {}).items():
-                txn.put(id_.to_bytes(8, "big"), why.encode(), db=quarantine)
-            for name, value in (meta or {}).items():
-                txn.put(name, value, db=metas)
-            state = {"next_id": next_id, "eviction": self._eviction.state_dict()}
-            txn.put(_STATE, json.dumps(state).encode(), db=metas)
-            if keys:
-                self._check_size(txn)
+        state = {"next_id": next_id, "eviction": self._eviction.state_dict()}
+        values = {**(meta or {}), _STATE: json.dumps(state).encode()}
+
+        def write() -> None:
+            with self._env.write(need, required=bool(keys)) as txn:
+                for key in dropped:
+                    txn.delete(key, db=samples)
+                    txn.delete(key, db=quarantine)
+                self._put(txn, keys, records)
+                for id_, why in (aside or {}).items():
+                    txn.put(id_.to_bytes(8, "big"), why.encode(), db=quarantine)
+                for name, value in values.items():
+                    txn.put(name, value, db=metas)
+                if keys:
+                    self._check_size(txn)
+
+        try:
+            write()
+        except MapFullError:
+            self._env.grow()
+            write()
         self.next_id = next_id
         self._dirty = False
         self.counters.commits += 1

@@ -418,6 +418,31 @@ def test_any_mix_of_sizes_keeps_the_budget(tmp_path_factory, budget, sizes, repe
         assert tier.verify().ok
 
 
+def test_readers_without_a_gap_do_not_keep_a_small_budget_full(make):
+    tier = make(budget="600KiB")
+    done = threading.Event()
+
+    def read_on():
+        while not done.is_set():
+            with tier._store.env.read():
+                done.wait(0.002)
+
+    readers = [threading.Thread(target=read_on) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for start in range(0, 4000, 10):
+            tier.put_many(sized(range(start, start + 10), 64))
+            tier.put_meta({"at": str(start).encode()})
+        tier.flush()
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert tier.stats().evicted > 0
+    assert tier.get_meta("at") == b"3990"
+
+
 def test_a_budget_of_records_is_never_exceeded(make):
     tier = make(budget=100, sync=True)
     for start in range(0, 700, 70):
