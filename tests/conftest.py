@@ -1,5 +1,6 @@
 """Samples whose every byte tells which sample they are, and a tier that misbehaves on demand."""
 
+import signal
 import threading
 
 import numpy as np
@@ -9,6 +10,14 @@ import torch
 from carousel.memory import Carousel, Replay
 from carousel.memory.schema import Schema
 from carousel.storage import MemoryTier, ReadStatus
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heed_ctrl_c():
+    """Whoever starts the tests in the background of a script makes them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class CodedSamples:

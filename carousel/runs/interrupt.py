@@ -53,7 +53,8 @@ class StopRequest:
 def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the first SIGINT or SIGTERM into a request; the second one acts as it always did.
 
-    Outside the main thread, where Python has no signals, nothing is changed.
+    Outside the main thread, where Python has no signals, nothing is changed, and a signal that
+    is ignored, as SIGINT is in a job that a script put into the background, stays ignored.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -66,7 +67,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
         signal.signal(signum, before[signal.Signals(signum)])
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, remember)
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, remember)
     try:
         yield request
     finally:

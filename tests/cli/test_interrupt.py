@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sys
@@ -52,7 +51,7 @@ def trip(monkeypatch, countdown: int, act) -> None:
 
 
 def press_ctrl_c() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -179,7 +178,7 @@ def test_several_interruptions_of_one_run(carousel, tmp_path, monkeypatch, whole
 
 
 def test_sigterm_stops_a_run_in_the_same_way(carousel, tmp_path, monkeypatch):
-    trip(monkeypatch, 20, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    trip(monkeypatch, 20, lambda: signal.raise_signal(signal.SIGTERM))
     result = carousel("train", *MODEL, *TINY, "--out", tmp_path / "cut")
     assert result.exit_code == 128 + signal.SIGTERM
     assert list((tmp_path / "cut" / "checkpoints").glob("*.pt"))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
@@ -14,7 +13,7 @@ def test_the_first_signal_is_a_request(signum):
     before = signal.getsignal(signum)
     with stop_on_signals() as stop:
         stop.obey()
-        os.kill(os.getpid(), signum)
+        signal.raise_signal(signum)
         assert stop.asked
         with pytest.raises(RunInterrupted) as caught:
             stop.obey()
@@ -24,10 +23,21 @@ def test_the_first_signal_is_a_request(signum):
 
 def test_the_second_ctrl_c_stops_at_once():
     with stop_on_signals():
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt) as caught:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
     assert not isinstance(caught.value, RunInterrupted)
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.asked
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_thread_may_train_too():
