@@ -12,6 +12,7 @@ from torch import Tensor
 from carousel.errors import BadInputError, TierFullError
 from carousel.memory.convert import check_labels
 from carousel.memory.schema import FieldValue, Schema
+from carousel.storage.record import MAX_ID
 from carousel.storage.tier import StorageTier
 
 __all__ = ["Intake", "Labels", "SampleBatch", "columns"]
@@ -109,6 +110,8 @@ def columns(ids: Ints, labels: Labels, tasks: Labels | None) -> tuple[Ints, Ints
             f"{len(ids)} ids, {len(classes)} labels and {len(task_labels)} task labels",
             fix="give one of each a sample",
         )
-    if len(ids) and (ids.min() < 0 or len(np.unique(ids)) < len(ids)):
-        raise BadInputError("ids are negative or given twice", fix="use the ids of reserve or save")
+    if len(ids) and (ids.min() < 0 or ids.max() > MAX_ID or len(np.unique(ids)) < len(ids)):
+        raise BadInputError(
+            "ids are negative, too large or given twice", fix="use the ids of reserve or save"
+        )
     return ids, classes, task_labels

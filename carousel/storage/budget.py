@@ -9,6 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from carousel.errors import BadInputError
 
 __all__ = ["Budget", "BudgetLike", "Size", "parse_budget", "parse_size"]
@@ -51,8 +53,10 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_records"):
             limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise BadInputError(f"{name} is {limit}", fix="give 1 or more, or leave it out")
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise BadInputError(
+                    f"{name} is {limit!r}", fix="give a whole number of 1 or more, or leave it out"
+                )
         if self.disk_fraction is not None and not 0 < self.disk_fraction <= 1:
             raise BadInputError(
                 f"disk_fraction is {self.disk_fraction}", fix="give a number above 0 and up to 1"
@@ -126,7 +130,7 @@ def parse_size(value: int | str, *, name: str = "size", percent: bool = False) -
         >>> parse_size("1.5KiB")
         Size(unit='bytes', value=1536)
     """
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer | str):
         raise _unreadable(name, value, percent)
     match = _SIZE.fullmatch(str(value))
     if match is None:

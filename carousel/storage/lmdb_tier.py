@@ -25,6 +25,7 @@ from carousel.storage.tier import (
     Progress,
     TierStats,
     VerifyReport,
+    as_count,
     as_ids,
 )
 
@@ -104,8 +105,7 @@ class LMDBTier:
 
     def reserve_ids(self, count: int) -> int:
         """See `StorageTier.reserve_ids`; committed by the next `flush` at the latest."""
-        if count < 0:
-            raise BadInputError(f"count is {count}", fix="reserve 0 ids or more")
+        count = as_count(count)
         return self._writable.reserve(count)
 
     def put_many(self, batch: RecordBatch) -> None:

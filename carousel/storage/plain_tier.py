@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from carousel.errors import (
-    BadInputError,
     DuplicateIdError,
     StorageClosedError,
     StorageError,
@@ -42,6 +41,7 @@ from carousel.storage.tier import (
     ReadStatus,
     TierStats,
     VerifyReport,
+    as_count,
     as_ids,
 )
 from carousel.storage.tombstones import Tombstones
@@ -91,8 +91,7 @@ class PlainTier:
 
     def reserve_ids(self, count: int) -> int:
         """See `StorageTier.reserve_ids`."""
-        if count < 0:
-            raise BadInputError(f"count is {count}", fix="reserve 0 ids or more")
+        count = as_count(count)
         with self._lock:
             first = self._next_id
             self._commit(Change(next_id=first + count))

@@ -10,10 +10,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ENCODED", "FieldSpec", "Layout", "Record", "RecordBatch", "numpy_dtype"]
+__all__ = ["ENCODED", "MAX_ID", "FieldSpec", "Layout", "Record", "RecordBatch", "numpy_dtype"]
 
 ENCODED = "encoded"
 """dtype name of a field that holds bytes as they came (JPEG, PNG, anything); its shape is ()."""
+
+MAX_ID = 2**62 - 1
+"""The largest id of a sample: far from where ids, and counts of them, would not fit int64."""
 
 FieldArray: TypeAlias = npt.NDArray[np.generic] | Sequence[bytes]
 

@@ -100,6 +100,7 @@ class ClassReservoir:
         """How many newcomers of a class enter, and who of it leaves, for `room` more members."""
         stored = index.stored_ids(label)
         seen, quota = max(self._seen.get(label, 0), len(stored)), len(stored) + room
+        seen = min(seen, _MOST_SEEN)
         enter = int(self._rng.hypergeometric(coming, seen, quota)) if coming and quota else 0
         enter = max(enter, min(coming, room))
         leave = enter - room
@@ -140,6 +141,10 @@ class ClassReservoir:
             plan.accept[rows[out[out >= len(ids)] - len(ids)]] = False
         plan.evict = np.concatenate(leaving)
         return total > 0
+
+
+_MOST_SEEN = 10**9 - 1
+"""numpy draws from no larger urn; an arrival has practically no chance there any more."""
 
 
 class _Batch(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from carousel.errors import CorruptRecordError, SchemaMismatchError
-from carousel.storage.record import ENCODED, FieldSpec, Layout, RecordBatch, numpy_dtype
+from carousel.storage.record import ENCODED, MAX_ID, FieldSpec, Layout, RecordBatch, numpy_dtype
 
 __all__ = [
     "HEADER_BYTES",
@@ -157,6 +157,10 @@ def check_batch(batch: RecordBatch) -> TableInfo:
             )
     if count and int(batch.ids.min()) < 0:
         raise SchemaMismatchError(f"id {int(batch.ids.min())} is negative", fix="ids start at 0")
+    if len(batch) and int(batch.ids.max()) > MAX_ID:
+        raise SchemaMismatchError(
+            f"id {int(batch.ids.max())} is too large", fix=f"ids go up to {MAX_ID}"
+        )
     names = {spec.name for spec in batch.layout}
     if set(batch.fields) != names:
         raise SchemaMismatchError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from operator import index as as_int
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from carousel.storage.record import Record, RecordBatch
+from carousel.errors import BadInputError
+from carousel.storage.record import MAX_ID, Record, RecordBatch
 
 __all__ = [
     "DURABILITIES",
@@ -218,6 +220,21 @@ class StorageTier(Protocol):
     def close(self) -> None:
         """Commit what is queued, stop the threads, release the lock; calling it again is fine."""
         ...
+
+
+def as_count(count: SupportsIndex) -> int:
+    """A number of ids as an int.
+
+    Raises:
+        BadInputError: it is no whole number of at least 0, or no ids are left for so many.
+    """
+    try:
+        number = as_int(count)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= MAX_ID:
+        raise BadInputError(f"count is {count!r}", fix="reserve 0 ids or more")
+    return number
 
 
 def as_ids(ids: Sequence[int] | npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:

@@ -337,6 +337,15 @@ def test_rules_by_name():
     assert make_admission(ring, rng) is ring
 
 
+def test_samples_are_counted_beyond_what_numpy_draws_from():
+    rule = ClassBalanced(generator(0, "admission"))
+    memory = Memory(rule, 4)
+    memory.feed(range(8), [0] * 8)
+    rule.load_state_dict({**rule.state_dict(), "seen": {0: 3 * 10**9}})
+    memory.feed(range(8, 50), [0] * 42)
+    assert (memory.slots.ids < 8).all()
+
+
 NONE = np.empty(0, np.int64)
 
 

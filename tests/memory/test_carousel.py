@@ -248,6 +248,7 @@ SAMPLES = {"x": torch.zeros(2, 4), "digest": torch.zeros(2)}
         (lambda m: m.save(None, [0], **SAMPLES), BadInputError, "1 labels"),
         (lambda m: m.save([3, 3], [0, 1], **SAMPLES), BadInputError, "given twice"),
         (lambda m: m.save([-1, 3], [0, 1], **SAMPLES), BadInputError, "negative"),
+        (lambda m: m.save([2**63 - 1, 3], [0, 1], **SAMPLES), BadInputError, "too large"),
         (lambda m: m.save(None, [0, 1], x=torch.zeros(2, 5)), SchemaMismatchError, "fields"),
         (
             lambda m: m.save(None, [0, 1], **{**SAMPLES, "x": torch.zeros(2, 5)}),

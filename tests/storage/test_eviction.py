@@ -125,6 +125,16 @@ def test_a_newcomer_of_a_class_at_its_share_enters_with_probability_q_over_seen(
     assert abs(entered / 2000 - 6 / 30) < 0.03
 
 
+def test_arrivals_are_counted_beyond_what_numpy_draws_from():
+    rule, index = ClassReservoir(0), Index()
+    limits = Limits(max_records=6)
+    feed(index, rule, np.arange(6), np.zeros(6, int), limits)
+    rule.load_state_dict({**rule.state_dict(), "seen": [[0, 3 * 10**9]]})
+    feed(index, rule, np.arange(6, 60), np.zeros(54, int), limits)
+    assert len(index) == 6
+    assert rule.state_dict()["seen"] == [[0, 3 * 10**9 + 54]]
+
+
 def test_a_class_above_its_share_loses_random_unpinned_records():
     lost = Counter()
     for seed in range(600):

@@ -190,8 +190,19 @@ def test_ids_rise_and_are_never_given_twice(make):
     assert tier.high_water == 41
     tier.delete_many(as_array([40]))
     assert tier.reserve_ids(1) == 41
-    with pytest.raises(BadInputError, match="count is -1"):
-        tier.reserve_ids(-1)
+    for count in (-1, 2.5, "3", None, 2**64):
+        with pytest.raises(BadInputError, match="count is"):
+            tier.reserve_ids(count)
+    assert tier.reserve_ids(np.int64(1)) == 42
+
+
+@pytest.mark.parametrize("id_", [-1, 2**62, 2**63 - 1])
+def test_ids_that_leave_no_room_for_more_are_refused(make, id_):
+    tier = make()
+    with pytest.raises(BadInputError, match=f"id {id_} is"):
+        put(tier, [id_])
+    put(tier, [2**62 - 1])
+    assert tier.high_water == 2**62
 
 
 def test_deleting_counts_what_was_there(make):

@@ -14,6 +14,9 @@ from carousel.memory.admission.quota import Ages, Census, first_of_each, water_f
 
 __all__ = ["ClassBalanced", "Order"]
 
+_MOST_SEEN = 10**9 - 1
+"""numpy draws from no larger urn; an arrival has practically no chance there any more."""
+
 Order = Literal["random", "last"]
 
 
@@ -87,7 +90,8 @@ class ClassBalanced:
             return most
         # of a uniform sample from (seen before + coming), how many are among the coming
         seen = np.array([self._seen.get(int(label), 0) for label in census.classes], np.int64)
-        drawn = self._rng.hypergeometric(coming, np.maximum(seen, held), target)
+        urn = np.minimum(np.maximum(seen, held), _MOST_SEEN)
+        drawn = self._rng.hypergeometric(coming, urn, target)
         return np.clip(drawn, np.maximum(target - held, 0), most)
 
     def _resident_key(self, census: Census) -> np.ndarray[Any, np.dtype[Any]]:
