@@ -79,6 +79,8 @@ class Core:
 
     def draw_slots(self, n: int, rng: np.random.Generator) -> Ints:
         """min(n, filled) filled slots, uniform without replacement."""
+        if n < 0:
+            raise BadInputError(f"{n} samples are asked for", fix="ask for 0 or more")
         slab = self.slab
         pool = slab.slots if slab.filled == slab.slots else self.filled_slots()
         slots: Ints = rng.choice(pool, min(n, slab.filled), replace=False, shuffle=False)

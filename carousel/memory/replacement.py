@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +101,8 @@ def make_replacement(kind: str | Replacement) -> Replacement:
     Raises:
         BadInputError: no rule has this name.
     """
-    if not isinstance(kind, str):
-        return kind
+    if callable(getattr(kind, "draw", None)):
+        return cast(Replacement, kind)
     if kind != "uniform":
         raise BadInputError(f"replacement is {kind!r}", fix="use 'uniform' or a Replacement")
     return Uniform()

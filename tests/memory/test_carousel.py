@@ -277,6 +277,7 @@ SAMPLES = {"x": torch.zeros(2, 4), "digest": torch.zeros(2)}
             BadInputError,
             "logits have shape .* for 0",
         ),
+        (lambda m: m.sample(-1), BadInputError, "-1 samples"),
         (
             lambda m: m.observe(m.sample(2), torch.zeros(0)),
             BadInputError,
@@ -304,6 +305,7 @@ def test_bad_input_is_named_and_changes_nothing(make_memory, call, error, messag
         ({"gate": "all"}, "gate 'all'"),
         ({"admission": "rings"}, "did you mean ring"),
         ({"replacement": "near"}, "replacement is 'near'"),
+        ({"replacement": None}, "replacement is None"),
         ({"publish_every": 0}, "publish_every is 0"),
         ({"seed": -1}, "seed"),
         ({"pressure": True, "sync": True}, "pressure"),
