@@ -22,7 +22,7 @@ from carousel.runs.config import TrainConfig
 from carousel.runs.loggers import check_loggers
 from carousel.storage import MemoryTier, StorageTier, open_tier, parse_budget
 from carousel.storage.creation import DATA
-from carousel.storage.pages import check_budget_bytes
+from carousel.storage.lmdb.pages import check_budget_bytes
 from carousel.strategies.registry import make_strategy, strategy_info
 
 __all__ = ["METHOD_FLAGS", "Ingredients", "build_strategy", "gather_ingredients", "pick_device"]

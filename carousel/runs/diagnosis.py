@@ -22,8 +22,8 @@ from carousel.report.words import bytes_text
 from carousel.runs.environment import package_versions
 from carousel.storage import FieldSpec, LMDBTier, RecordBatch
 from carousel.storage.disk import network_kind
+from carousel.storage.lmdb.registry import is_open
 from carousel.storage.owner import LOCK, MARKER, OwnerLock, read_marker
-from carousel.storage.registry import is_open
 
 __all__ = ["Finding", "diagnose"]
 

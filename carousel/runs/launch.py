@@ -15,8 +15,8 @@ from typing import Any, Literal
 from carousel.errors import BadInputError, ForeignStorageError
 from carousel.runs.config import TrainConfig, resolve_config
 from carousel.runs.folder import RUNS, RunFolder, default_run_path, run_suffix
+from carousel.storage.lmdb.registry import is_open
 from carousel.storage.owner import MARKER, OwnerLock
-from carousel.storage.registry import is_open
 
 __all__ = ["Launch", "plan_launch"]
 

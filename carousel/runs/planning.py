@@ -18,7 +18,7 @@ from carousel.memory.sizes import MemoryPlan, plan_memory
 from carousel.report.words import bytes_text, count_text
 from carousel.storage import FieldSpec, RecordBatch, parse_budget
 from carousel.storage.codec import encode_batch
-from carousel.storage.pages import LIVE_SHARE, record_costs
+from carousel.storage.lmdb.pages import LIVE_SHARE, record_costs
 from carousel.storage.record import numpy_dtype
 
 __all__ = ["PlannedStream", "plan_run", "stream_of"]

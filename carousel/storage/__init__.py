@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from carousel.storage.budget import Budget, parse_budget, parse_size
-    from carousel.storage.file_tier import FileTier
-    from carousel.storage.lmdb_tier import LMDBTier
-    from carousel.storage.memory_tier import MemoryTier
+    from carousel.storage.lmdb.tier import LMDBTier
+    from carousel.storage.plain.file_tier import FileTier
+    from carousel.storage.plain.memory_tier import MemoryTier
     from carousel.storage.record import ENCODED, FieldSpec, Layout, Record, RecordBatch
     from carousel.storage.tier import ReadStatus, StorageTier, TierStats, VerifyReport
 
@@ -45,9 +45,9 @@ __all__ = [
 
 _HOMES = {
     "budget": ("Budget", "parse_budget", "parse_size"),
-    "file_tier": ("FileTier",),
-    "lmdb_tier": ("LMDBTier",),
-    "memory_tier": ("MemoryTier",),
+    "plain.file_tier": ("FileTier",),
+    "lmdb.tier": ("LMDBTier",),
+    "plain.memory_tier": ("MemoryTier",),
     "record": ("ENCODED", "FieldSpec", "Layout", "Record", "RecordBatch"),
     "tier": ("ReadStatus", "StorageTier", "TierStats", "VerifyReport"),
 }

@@ -22,18 +22,18 @@ from carousel.errors import (
 )
 from carousel.storage.columns import Ids
 from carousel.storage.creation import DATA, DATABASES, create_storage
-from carousel.storage.datafile import inspect_data_file
 from carousel.storage.disk import free_bytes, sync_folder
-from carousel.storage.environment import Environment
 from carousel.storage.eviction import EvictionPlan, Limits
-from carousel.storage.file_tier import JOURNAL, FileTier
 from carousel.storage.index import Index
-from carousel.storage.index_file import INDEX_FILE
 from carousel.storage.limits import State
-from carousel.storage.lmdb_errors import translate
-from carousel.storage.lmdb_tier import LMDBTier
+from carousel.storage.lmdb.datafile import inspect_data_file
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.errors import translate
+from carousel.storage.lmdb.index_file import INDEX_FILE
+from carousel.storage.lmdb.registry import is_open
+from carousel.storage.lmdb.tier import LMDBTier
 from carousel.storage.owner import OwnerLock, read_marker
-from carousel.storage.registry import is_open
+from carousel.storage.plain.file_tier import JOURNAL, FileTier
 from carousel.storage.tier import Durability, Progress, StorageTier, VerifyReport
 
 __all__ = ["CompactReport", "compact", "forget", "kind_of", "open_store", "verify_store"]

@@ -18,9 +18,9 @@ from carousel.errors import (
     StorageCorruptedError,
 )
 from carousel.storage.codec import decode
-from carousel.storage.file_tier import JOURNAL, FileTier
-from carousel.storage.image_file import from_file, is_record_file, suffix_of
 from carousel.storage.maintenance import open_store
+from carousel.storage.plain.file_tier import JOURNAL, FileTier
+from carousel.storage.plain.image_file import from_file, is_record_file, suffix_of
 from carousel.storage.record import ENCODED, FieldSpec, Record, RecordBatch, numpy_dtype
 from carousel.storage.tier import Progress, StorageTier
 

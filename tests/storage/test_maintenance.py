@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from carousel.errors import BadInputError, StorageCorruptedError, StorageLockedError, TierFullError
-from carousel.storage.file_tier import FileTier
-from carousel.storage.lmdb_tier import LMDBTier
+from carousel.storage.lmdb.tier import LMDBTier
 from carousel.storage.maintenance import compact, forget, kind_of, open_store, verify_store
-from carousel.storage.memory_tier import MemoryTier
+from carousel.storage.plain.file_tier import FileTier
+from carousel.storage.plain.memory_tier import MemoryTier
 from carousel.storage.record import FieldSpec, RecordBatch
 
 TIERS = {"lmdb": LMDBTier, "files": FileTier}
@@ -69,7 +69,7 @@ def test_verify_of_lmdb_looks_at_the_tree_too(tmp_path, monkeypatch):
     with LMDBTier(tmp_path / "s") as tier:
         fill(tier, 10)
         monkeypatch.setattr(
-            "carousel.storage.lmdb_store.lmdb_verify", lambda path: [f"page 7 of {path} is odd"]
+            "carousel.storage.lmdb.store.lmdb_verify", lambda path: [f"page 7 of {path} is odd"]
         )
         report = verify_store(tier)
     assert not report.ok
@@ -205,7 +205,7 @@ class owned_elsewhere:
     code = """
 import sys
 import numpy as np
-from carousel.storage.lmdb_tier import LMDBTier
+from carousel.storage.lmdb.tier import LMDBTier
 from carousel.storage.record import FieldSpec, RecordBatch
 ids = np.arange(3)
 layout = (FieldSpec("x", "uint8", (2,)),)

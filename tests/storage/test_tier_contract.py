@@ -1,7 +1,6 @@
 """What every tier must do, whatever keeps the bytes. One suite, run over all of them."""
 
 import threading
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from carousel.errors import (
     StorageClosedError,
     TierFullError,
 )
-from carousel.storage.memory_tier import MemoryTier
+from carousel.storage import open_tier
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 from carousel.storage.tier import ReadStatus, StorageTier
 
@@ -27,13 +26,7 @@ LAYOUT = (
 
 
 def build(kind, path, **options):
-    if kind == "memory":
-        return MemoryTier(**options)
-    module, name = {"files": ("file_tier", "FileTier"), "lmdb": ("lmdb_tier", "LMDBTier")}[kind]
-    try:
-        return getattr(import_module(f"carousel.storage.{module}"), name)(path, **options)
-    except ModuleNotFoundError:
-        pytest.skip(f"{name} is not there")
+    return open_tier(None if kind == "memory" else path, kind, **options)
 
 
 @pytest.fixture(params=["memory", "files", "lmdb"])

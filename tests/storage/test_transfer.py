@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from carousel.errors import BadInputError, DuplicateIdError, SchemaMismatchError
-from carousel.storage.file_tier import FileTier
-from carousel.storage.lmdb_tier import LMDBTier
-from carousel.storage.memory_tier import MemoryTier
+from carousel.storage.lmdb.tier import LMDBTier
+from carousel.storage.plain.file_tier import FileTier
+from carousel.storage.plain.memory_tier import MemoryTier
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 from carousel.storage.transfer import add_field, export_store, import_store
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from carousel.errors import BadInputError, CarouselError
 from carousel.storage.creation import DATA
 from carousel.storage.disk import file_id
-from carousel.storage.lmdb_store import LMDBStore, StoreOptions
+from carousel.storage.lmdb.store import LMDBStore, StoreOptions
 
 __all__ = ["acquire", "is_open", "release"]
 

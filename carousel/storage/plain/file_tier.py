@@ -10,10 +10,10 @@ The layout of the folder::
       carousel.json        identity and whether it was closed; owner.lock while it is open
 
 After an image, its file goes on with the label, task and all other fields, under a checksum
-(see `carousel.storage.image_file`), so that a sample comes back bit for bit, also out of a file
-alone. It is the layout of the official code of CarM (Lee et al., DAC 2022), which keeps a PNG a
-sample under a folder a class, made safe: files are replaced in one step and a change counts
-once the journal has it.
+(see `carousel.storage.plain.image_file`), so that a sample comes back bit for bit, also out of a
+file alone. It is the layout of the official code of CarM (Lee et al., DAC 2022), which keeps a PNG
+a sample under a folder a class, made safe: files are replaced in one step and a change counts once
+the journal has it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,10 @@ from carousel.errors import (
     ForeignStorageError,
     StorageLockedError,
 )
-from carousel.storage.async_files import AsyncFiles
 from carousel.storage.budget import BudgetLike, parse_budget
 from carousel.storage.creation import own_folder
 from carousel.storage.disk import sync_folder
 from carousel.storage.eviction import Eviction, make_eviction
-from carousel.storage.image_file import from_file, suffix_of, to_file
-from carousel.storage.journal import Journal
-from carousel.storage.medium import Change, Contents, Read
 from carousel.storage.owner import (
     Marker,
     boot_id,
@@ -45,7 +41,11 @@ from carousel.storage.owner import (
     refuse_unclean,
     write_marker,
 )
-from carousel.storage.plain_tier import PlainTier
+from carousel.storage.plain.async_files import AsyncFiles
+from carousel.storage.plain.image_file import from_file, suffix_of, to_file
+from carousel.storage.plain.journal import Journal
+from carousel.storage.plain.medium import Change, Contents, Read
+from carousel.storage.plain.tier import PlainTier
 from carousel.storage.table import Buffer
 from carousel.storage.tier import Durability
 

@@ -15,9 +15,9 @@ from carousel.storage.budget import BudgetLike, parse_budget
 from carousel.storage.columns import Ids
 from carousel.storage.creation import META
 from carousel.storage.eviction import Eviction
-from carousel.storage.lmdb_store import LMDBStore, StoreOptions
+from carousel.storage.lmdb.registry import acquire, release
+from carousel.storage.lmdb.store import LMDBStore, StoreOptions
 from carousel.storage.record import Record, RecordBatch
-from carousel.storage.registry import acquire, release
 from carousel.storage.tier import (
     DURABILITIES,
     Durability,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carousel.storage.prefetch import Prefetcher, merge_ranges
+from carousel.storage.lmdb.prefetch import Prefetcher, merge_ranges
 
 needs_fadvise = pytest.mark.skipif(
     not hasattr(os, "posix_fadvise"), reason="this system has no posix_fadvise"

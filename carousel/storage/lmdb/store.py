@@ -20,25 +20,25 @@ from carousel.storage.codec import decode_as
 from carousel.storage.columns import Ids
 from carousel.storage.creation import DATA, SAMPLES
 from carousel.storage.disk import folder_bytes
-from carousel.storage.environment import Environment
 from carousel.storage.eviction import Eviction, Limits, make_eviction
 from carousel.storage.index import Index
-from carousel.storage.ledger import Ledger
-from carousel.storage.pages import (
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.ledger import Ledger
+from carousel.storage.lmdb.pages import (
     check_budget_bytes,
     data_bytes,
     file_bytes,
     group_bytes,
     index_bytes,
 )
-from carousel.storage.prefetch import Prefetcher
-from carousel.storage.problems import raise_all
-from carousel.storage.put import Put, pieces
-from carousel.storage.reader import Destination, Layouts, big_endian_keys
+from carousel.storage.lmdb.prefetch import Prefetcher
+from carousel.storage.lmdb.problems import raise_all
+from carousel.storage.lmdb.put import Put, pieces
+from carousel.storage.lmdb.reader import Destination, Layouts, big_endian_keys
+from carousel.storage.lmdb.scan import fill_index, find_offsets, save_index
+from carousel.storage.lmdb.writer import GroupWriter, WriterLimits
 from carousel.storage.record import Record, RecordBatch
-from carousel.storage.scan import fill_index, find_offsets, save_index
 from carousel.storage.tier import Durability, Progress, TierStats, VerifyReport
-from carousel.storage.writer import GroupWriter, WriterLimits
 
 __all__ = ["LMDBStore", "StoreOptions"]
 

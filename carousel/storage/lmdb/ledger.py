@@ -20,16 +20,16 @@ from carousel.errors import (
 )
 from carousel.storage.columns import Ids
 from carousel.storage.creation import META, QUARANTINE, SAMPLES
-from carousel.storage.environment import Environment
 from carousel.storage.eviction import Eviction, EvictionPlan, Limits
 from carousel.storage.index import Index
-from carousel.storage.lmdb_errors import MapFullError
-from carousel.storage.pages import record_costs
-from carousel.storage.problems import raise_all
-from carousel.storage.put import Put, join
-from carousel.storage.reader import big_endian_keys
-from carousel.storage.space import Space
-from carousel.storage.stored import differing, head, is_damaged
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.errors import MapFullError
+from carousel.storage.lmdb.pages import record_costs
+from carousel.storage.lmdb.problems import raise_all
+from carousel.storage.lmdb.put import Put, join
+from carousel.storage.lmdb.reader import big_endian_keys
+from carousel.storage.lmdb.space import Space
+from carousel.storage.lmdb.stored import differing, head, is_damaged
 from carousel.storage.tombstones import Tombstones
 
 __all__ = ["Ledger"]

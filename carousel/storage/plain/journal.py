@@ -14,7 +14,7 @@ from xxhash import xxh3_64_hexdigest
 
 from carousel.errors import ForeignStorageError, StorageCorruptedError
 from carousel.storage.disk import sync_folder
-from carousel.storage.medium import Change, Contents, Place
+from carousel.storage.plain.medium import Change, Contents, Place
 
 __all__ = ["Journal"]
 

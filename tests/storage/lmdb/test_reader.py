@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from carousel.storage.codec import encode_batch
-from carousel.storage.reader import Destination, Layouts, big_endian_keys
+from carousel.storage.lmdb.reader import Destination, Layouts, big_endian_keys
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 from carousel.storage.tier import ReadStatus
 

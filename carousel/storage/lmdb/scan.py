@@ -12,18 +12,18 @@ import numpy as np
 from carousel.storage.codec import parse_headers
 from carousel.storage.columns import Ids
 from carousel.storage.creation import SAMPLES
-from carousel.storage.environment import Environment
 from carousel.storage.index import Index
-from carousel.storage.index_file import (
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.index_file import (
     INDEX_FILE,
     Origin,
     Snapshot,
     load_snapshot,
     save_snapshot,
 )
-from carousel.storage.pages import record_costs
-from carousel.storage.prefetch import ReadAhead
-from carousel.storage.reader import big_endian_keys
+from carousel.storage.lmdb.pages import record_costs
+from carousel.storage.lmdb.prefetch import ReadAhead
+from carousel.storage.lmdb.reader import big_endian_keys
 from carousel.storage.table import HEADER_BYTES
 
 __all__ = ["Scan", "fill_index", "find_offsets", "map_base", "save_index", "scan_into"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from carousel.errors import SchemaMismatchError
 from carousel.storage.codec import decode
-from carousel.storage.put import join, pieces
+from carousel.storage.lmdb.put import join, pieces
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from carousel.errors import BadInputError
 from carousel.storage.budget import BudgetLike, parse_budget
 from carousel.storage.eviction import Eviction, make_eviction
-from carousel.storage.medium import Change, Contents, Read
-from carousel.storage.plain_tier import PlainTier
+from carousel.storage.plain.medium import Change, Contents, Read
+from carousel.storage.plain.tier import PlainTier
 from carousel.storage.table import Buffer
 
 __all__ = ["MemoryTier"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from carousel.errors import StorageClosedError
-from carousel.storage.problems import raise_all
+from carousel.storage.lmdb.problems import raise_all
 
 __all__ = ["GroupWriter", "Piece"]
 

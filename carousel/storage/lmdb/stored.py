@@ -8,10 +8,10 @@ from carousel.errors import CorruptRecordError, StorageCorruptedError
 from carousel.storage.codec import decode, decode_as
 from carousel.storage.columns import Ids
 from carousel.storage.creation import SAMPLES
-from carousel.storage.environment import Environment
 from carousel.storage.index import Index
-from carousel.storage.put import Put
-from carousel.storage.reader import big_endian_keys
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.put import Put
+from carousel.storage.lmdb.reader import big_endian_keys
 from carousel.storage.table import HEADER_BYTES, Buffer
 
 __all__ = ["differing", "head", "is_damaged"]

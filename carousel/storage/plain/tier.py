@@ -30,8 +30,8 @@ from carousel.storage.codec import encode_batch
 from carousel.storage.columns import Ids
 from carousel.storage.eviction import Eviction, Limits
 from carousel.storage.index import Index
-from carousel.storage.medium import Change, Medium, Place
-from carousel.storage.plain_reader import PlainReader, chunks, copy_row
+from carousel.storage.plain.medium import Change, Medium, Place
+from carousel.storage.plain.reader import PlainReader, chunks, copy_row
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.table import Buffer
 from carousel.storage.tier import (

@@ -34,9 +34,9 @@ from carousel.storage.creation import (
     remove_leftovers,
     take_lock_file,
 )
-from carousel.storage.datafile import inspect_data_file
 from carousel.storage.disk import extend, file_id, free_bytes, sync_file, warn_if_networked
-from carousel.storage.lmdb_errors import MapFullError, cannot_open, translate
+from carousel.storage.lmdb.datafile import inspect_data_file
+from carousel.storage.lmdb.errors import MapFullError, cannot_open, translate
 from carousel.storage.owner import Marker, boot_id, read_marker, refuse_unclean, write_marker
 from carousel.storage.tier import Durability
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from carousel.errors import StorageClosedError, StorageIOError, TierFullError
-from carousel.storage.writer import GroupWriter, WriterLimits
+from carousel.storage.lmdb.writer import GroupWriter, WriterLimits
 
 
 class Note:
@@ -243,7 +243,7 @@ def test_closing_frees_who_waits(recorder):
 def test_the_interpreter_ends_with_pieces_queued():
     code = (
         "import time\n"
-        "from carousel.storage.writer import GroupWriter\n"
+        "from carousel.storage.lmdb.writer import GroupWriter\n"
         "class Note:\n"
         "    nbytes = 1\n"
         "    def __len__(self): return 1\n"

@@ -14,10 +14,12 @@ from carousel.errors import (
     StorageIOError,
     TierFullError,
 )
-from carousel.storage import creation, disk, environment, lmdb_errors
+from carousel.storage import creation, disk
 from carousel.storage.creation import DATABASES, META, SAMPLES
-from carousel.storage.environment import Environment
-from carousel.storage.lmdb_errors import MapFullError, translate
+from carousel.storage.lmdb import environment
+from carousel.storage.lmdb import errors as lmdb_errors
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.errors import MapFullError, translate
 
 
 @pytest.fixture

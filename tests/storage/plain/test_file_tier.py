@@ -18,10 +18,10 @@ from carousel.errors import (
     StorageLockedError,
     TierFullError,
 )
-from carousel.storage.async_files import AsyncFiles
 from carousel.storage.codec import encode_batch
-from carousel.storage.file_tier import FileTier
-from carousel.storage.image_file import from_file, suffix_of, to_file
+from carousel.storage.plain.async_files import AsyncFiles
+from carousel.storage.plain.file_tier import FileTier
+from carousel.storage.plain.image_file import from_file, suffix_of, to_file
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 from carousel.storage.tier import ReadStatus
 
@@ -173,7 +173,7 @@ def test_a_folder_has_one_owner(tmp_path):
         with pytest.raises(StorageLockedError, match="this process"):
             FileTier(tmp_path / "s")
         code = (
-            "import sys; from carousel.storage.file_tier import FileTier\n"
+            "import sys; from carousel.storage.plain.file_tier import FileTier\n"
             "from carousel.errors import StorageLockedError\n"
             "try: FileTier(sys.argv[1])\n"
             "except StorageLockedError as error: print(error.owner_pid)"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from carousel.errors import CorruptRecordError
 from carousel.storage.codec import decode
 from carousel.storage.columns import Ids
-from carousel.storage.medium import Medium, Read
+from carousel.storage.plain.medium import Medium, Read
 from carousel.storage.record import Record
 from carousel.storage.tier import ReadStatus
 

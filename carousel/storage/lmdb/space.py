@@ -9,10 +9,10 @@ from typing import Any
 from carousel.errors import TierFullError
 from carousel.storage.columns import Ids
 from carousel.storage.disk import free_bytes
-from carousel.storage.environment import Environment
 from carousel.storage.index import Index
 from carousel.storage.limits import Limits
-from carousel.storage.pages import LIVE_SHARE
+from carousel.storage.lmdb.environment import Environment
+from carousel.storage.lmdb.pages import LIVE_SHARE
 
 __all__ = ["Space"]
 

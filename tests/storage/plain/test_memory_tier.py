@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from carousel.errors import BadInputError
-from carousel.storage.memory_tier import MemoryTier
+from carousel.storage.plain.memory_tier import MemoryTier
 from carousel.storage.record import FieldSpec, RecordBatch
 from carousel.storage.tier import ReadStatus
 

@@ -24,8 +24,9 @@ from carousel.errors import (
     StorageError,
     TierFullError,
 )
-from carousel.storage import LMDBTier, scan
-from carousel.storage.index_file import INDEX_FILE
+from carousel.storage import LMDBTier
+from carousel.storage.lmdb import scan
+from carousel.storage.lmdb.index_file import INDEX_FILE
 from carousel.storage.record import ENCODED, FieldSpec, RecordBatch
 from carousel.storage.tier import ReadStatus
 
@@ -542,7 +543,7 @@ def test_a_failed_commit_changes_nothing(make, monkeypatch):
 
 
 def test_without_a_budget_the_map_grows_while_others_read(make, monkeypatch):
-    monkeypatch.setattr("carousel.storage.environment._FIRST_MAP", 1 << 20)
+    monkeypatch.setattr("carousel.storage.lmdb.environment._FIRST_MAP", 1 << 20)
     tier = make()
     tier.put_many(batch(range(50)))
     tier.flush()
@@ -676,7 +677,7 @@ READ_IN_CHILD = """
 import pickle, sys
 import numpy as np
 from carousel.errors import BadInputError
-from carousel.storage.index_file import INDEX_FILE
+from carousel.storage.lmdb.index_file import INDEX_FILE
 from carousel.storage.record import RecordBatch
 tier = pickle.load(sys.stdin.buffer)
 out = {"x": np.zeros((10, 32, 32, 3), np.uint8)}

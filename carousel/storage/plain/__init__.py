@@ -1,0 +1,1 @@
+"""Tiers that are a medium and little more: RAM, and one file a sample."""
