@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
@@ -32,6 +32,7 @@ from carousel.memory.snapshot import check_state
 from carousel.memory.stats import CarouselStats
 from carousel.memory.timing import timed
 from carousel.storage.budget import Budget
+from carousel.storage.maintenance import forget
 from carousel.storage.tier import Durability, StorageTier
 
 __all__ = ["Carousel"]
@@ -139,16 +140,13 @@ class Carousel:
     def save(
         self, ids: Ints | None, labels: Labels, tasks: Labels | None = None, **fields: FieldValue
     ) -> Ints:
-        """Queue samples to storage; blocks while its queue is full.
+        """Queue samples to storage; blocks while its queue is full. Returns their ids, (n,).
 
         Args:
             ids: (n,) ids from `reserve`, None for fresh ones. Saving an id again is fine.
             labels: (n,) integers of at least 0.
             tasks: (n,) integers, None for all 0.
             **fields: tensors or arrays (n, *shape), or n encoded images; ``x=...`` by custom.
-
-        Returns:
-            (n,) the ids.
 
         Raises:
             BadInputError: the samples are not like the first ones, or hold NaN.
@@ -183,16 +181,13 @@ class Carousel:
     def admit(
         self, ids: Ints, labels: Labels, tasks: Labels | None = None, *, fetch: Fetch
     ) -> Ints:
-        """Let the admission rule give slots to some of n samples.
+        """Let the admission rule give slots to some of n samples; returns their ids, (k,).
 
         Args:
             ids: (n,) ids that the samples were saved under.
             labels: (n,) integers of at least 0.
             tasks: (n,) integers, None for all 0.
             fetch: gives the fields of the (k,) rows that were admitted, at most 256 at a time.
-
-        Returns:
-            (k,) the ids that were admitted.
         """
         ids, classes, task_labels = columns(ids, labels, tasks)
         if len(ids) == 0:
@@ -259,6 +254,26 @@ class Carousel:
         self._core.engine.step()
         if self._settings.watch is not None:
             self._core.make_room(self._settings.watch, self._settings.admission)
+
+    def forget(
+        self,
+        *,
+        ids: Collection[int] | Ints = (),
+        labels: Collection[int] = (),
+        tasks: Collection[int] = (),
+    ) -> int:
+        """Remove samples from RAM and storage for good; returns how many storage held.
+
+        Their slots stay empty until the next admission, they do not come back when presented
+        again, and `carousel.storage.maintenance.compact` takes their bytes from the files.
+        """
+        self.end_experience()
+        removed = forget(self._tier, ids=ids, labels=labels, tasks=tasks)
+        if self._core is not None:
+            self._core.slab.forget(
+                *(np.fromiter(named, np.int64) for named in (ids, labels, tasks))
+            )
+        return removed
 
     def end_experience(self) -> None:
         """Wait for swaps and saves, and commit what was saved.

@@ -182,6 +182,18 @@ class Slab:
             column[targets] = column[sources]
             column[sources] = EMPTY
 
+    def forget(self, ids: Ints, labels: Ints, tasks: Ints) -> None:
+        """Empty the slots of these ids, classes and tasks, and wipe every row that none names.
+
+        No worker may hold a row.
+        """
+        named = np.isin(self.ids, ids) | np.isin(self.labels, labels) | np.isin(self.tasks, tasks)
+        self.release(np.flatnonzero(named & (self.ids != EMPTY)))
+        unused = np.ones(self.slots + self.spares, np.bool_)
+        unused[self.table[self.ids != EMPTY]] = False
+        for array in self.arrays.values():
+            array[unused] = 0
+
     def set_capacity(self, capacity: int) -> None:
         """Use the first `capacity` slots only, and give the pages of the others to the system.
 

@@ -568,3 +568,39 @@ def test_the_example_runs_and_swaps(capsys):
     printed = capsys.readouterr().out
     assert float(re.search(r"accuracy ([\d.]+)", printed)[1]) > 0.8
     assert int(re.search(r"done=(\d+)", printed)[1]) > 100
+
+
+class TestForget:
+    @pytest.fixture
+    def memory(self, coded):
+        with Carousel(20, MemoryTier(), swap_ratio=1, gate="all", seed=0, sync=True) as memory:
+            ids = coded.save(memory, 200)
+            memory.end_experience()
+            coded.admit(memory, ids)
+            coded.train(memory, 10)
+            yield memory
+
+    @pytest.mark.parametrize("named", [{"labels": [2]}, {"tasks": [1]}, {"ids": range(0, 200, 3)}])
+    def test_leaves_nothing_in_slots_spares_and_storage(self, memory, coded, named):
+        everything = np.arange(200)
+        gone = np.isin(everything, list(named.get("ids", ())))
+        gone |= np.isin(coded.labels(everything), named.get("labels", ()))
+        gone |= np.isin(coded.tasks(everything), named.get("tasks", ()))
+        assert memory.forget(**named) == gone.sum()
+        assert memory.tier.contains(everything).tolist() == (~gone).tolist()
+        coded.train(memory, 20)
+        assert not gone[memory.sample(20).ids].any()
+        payloads = {x.tobytes() for x in coded.fields(everything[gone])["x"].numpy()}
+        rows = memory._core.slab.arrays["x"]
+        assert not payloads & {row.tobytes() for row in rows}
+
+    def test_frees_slots_for_the_next_admission(self, memory, coded):
+        memory.forget(labels=[2])
+        assert memory.filled == 16
+        coded.admit(memory, coded.save(memory, 100))
+        assert memory.filled == 20
+
+    def test_nothing_named(self, memory):
+        with pytest.raises(BadInputError, match="nothing to forget"):
+            memory.forget()
+        assert memory.filled == 20
