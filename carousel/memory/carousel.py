@@ -38,6 +38,7 @@ from carousel.storage.tier import Durability, StorageTier
 __all__ = ["Carousel"]
 
 Ints = npt.NDArray[np.int64]
+Named = Collection[int] | Ints
 
 _FORMAT = 1
 
@@ -156,8 +157,7 @@ class Carousel:
     def save_in_background(self, batches: Iterable[SampleBatch]) -> None:
         """Save batches from a thread of their own; `end_experience` waits for them.
 
-        The iterable is read in that thread, but for its first batch. In sync mode all are saved
-        before this returns.
+        That thread reads all but the first batch. In sync mode all are saved when this returns.
         """
         rest = iter(batches)
         first = next(rest, None)
@@ -171,10 +171,8 @@ class Carousel:
     def reserve(self, run: str, experience: int, count: int) -> int:
         """The first of `count` consecutive ids for the samples of an experience.
 
-        The same run and experience get the same ids again, also after a restart.
-
-        Raises:
-            BadInputError: they were reserved with another count.
+        The same run and experience get the same ids again, also after a restart; with another
+        count that is a `BadInputError`.
         """
         return IdJournal(self._tier).reserve(run, experience, count)
 
@@ -255,13 +253,7 @@ class Carousel:
         if self._settings.watch is not None:
             self._core.make_room(self._settings.watch, self._settings.admission)
 
-    def forget(
-        self,
-        *,
-        ids: Collection[int] | Ints = (),
-        labels: Collection[int] = (),
-        tasks: Collection[int] = (),
-    ) -> int:
+    def forget(self, *, ids: Named = (), labels: Named = (), tasks: Named = ()) -> int:
         """Remove samples from RAM and storage for good; returns how many storage held.
 
         Their slots stay empty until the next admission, they do not come back when presented
@@ -270,9 +262,7 @@ class Carousel:
         self.end_experience()
         removed = forget(self._tier, ids=ids, labels=labels, tasks=tasks)
         if self._core is not None:
-            self._core.slab.forget(
-                *(np.fromiter(named, np.int64) for named in (ids, labels, tasks))
-            )
+            self._core.slab.forget(ids, labels, tasks)
         return removed
 
     def end_experience(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 import numpy as np
@@ -26,6 +26,7 @@ from carousel.storage.record import FieldSpec
 __all__ = ["EMPTY", "Ints", "Slab"]
 
 Ints = npt.NDArray[np.int64]
+Named = Collection[int] | Ints
 
 EMPTY = -1
 """The id, label and task of a slot that holds nothing."""
@@ -182,12 +183,13 @@ class Slab:
             column[targets] = column[sources]
             column[sources] = EMPTY
 
-    def forget(self, ids: Ints, labels: Ints, tasks: Ints) -> None:
+    def forget(self, ids: Named, labels: Named, tasks: Named) -> None:
         """Empty the slots of these ids, classes and tasks, and wipe every row that none names.
 
         No worker may hold a row.
         """
-        named = np.isin(self.ids, ids) | np.isin(self.labels, labels) | np.isin(self.tasks, tasks)
+        chosen = ((self.ids, ids), (self.labels, labels), (self.tasks, tasks))
+        named = np.logical_or.reduce([np.isin(column, list(these)) for column, these in chosen])
         self.release(np.flatnonzero(named & (self.ids != EMPTY)))
         unused = np.ones(self.slots + self.spares, np.bool_)
         unused[self.table[self.ids != EMPTY]] = False
