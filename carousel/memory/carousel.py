@@ -28,7 +28,7 @@ from carousel.memory.replay import Replay
 from carousel.memory.saver import BackgroundSaver
 from carousel.memory.schema import META_KEY, FieldValue, Schema, check_store_schema
 from carousel.memory.settings import Settings, open_storage
-from carousel.memory.snapshot import check_state
+from carousel.memory.snapshot import check_state, check_storage
 from carousel.memory.stats import CarouselStats
 from carousel.memory.timing import timed
 from carousel.storage.budget import Budget
@@ -344,6 +344,7 @@ class Carousel:
         core = self._core
         return {
             "format": _FORMAT,
+            "storage": self._tier.identity,
             "high_water": self._intake.high_water,
             "admission": self._settings.admission.state_dict(),
             "rngs": {name: seeds.state_of(rng) for name, rng in self._settings.rngs.items()},
@@ -354,7 +355,7 @@ class Carousel:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; the storage must be the one it was made with.
+        """Go on from a `state_dict`; the storage must be the one it was made with, or a copy.
 
         Records that came after the state are hidden from draws until they are saved again. A
         resident that storage cannot give back is replaced by another sample of its class where
@@ -363,12 +364,14 @@ class Carousel:
         Raises:
             CheckpointError: the state is of another format or memory size, or storage cannot be
                 read.
+            BadInputError: the storage is another one, or has lost all samples.
             SchemaMismatchError: the storage holds samples of another schema.
         """
         check_state(state, _FORMAT)
         core = None if state["schema"] is None else self._build(Schema.from_json(state["schema"]))
         if core is not None:
             core.check(state["core"])
+        check_storage(self._tier, state)
         self._restore_losses = int(state["restore_losses"])
         self._intake.high_water = int(state["high_water"])
         self._tier.hide_from(self._intake.high_water)

@@ -11,19 +11,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from carousel.errors import CheckpointError
+from carousel.errors import BadInputError, CheckpointError
 from carousel.memory.reader import RecordReader
 from carousel.memory.replacement import NO_CANDIDATE, Replacement
 from carousel.memory.slab import Slab
 from carousel.storage.tier import ReadStatus, StorageTier
 
-__all__ = ["Restorer", "check_slots", "check_state", "slab_state"]
+__all__ = ["Restorer", "check_slots", "check_state", "check_storage", "slab_state"]
 
 Ints = npt.NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 
-_KEYS = {"admission", "core", "high_water", "manager_ns", "restore_losses", "rngs", "schema"}
+_KEYS = {
+    "admission",
+    "core",
+    "high_water",
+    "manager_ns",
+    "restore_losses",
+    "rngs",
+    "schema",
+    "storage",
+}
 _ROWS = 256
 _ROUNDS = 4
 
@@ -64,6 +73,24 @@ def check_state(state: Any, format_: int) -> None:
         raise CheckpointError(f"memory state lacks {', '.join(missing)}")
 
 
+def check_storage(tier: StorageTier, state: dict[str, Any]) -> None:
+    """Refuse to go on from a state without the samples it names.
+
+    Raises:
+        BadInputError: the storage is another one, or holds nothing though residents are in it.
+    """
+    core = state["core"]
+    stored = 0 if core is None else _stored_residents(core["slots"])
+    name = f"the storage at {tier.path}" if hasattr(tier, "path") else "the storage"
+    if state["storage"] != tier.identity:
+        problem = f"{name} is not the one that the checkpoint was made with"
+    elif stored and len(tier.entries()) == 0:
+        problem = f"{name} is empty and the checkpoint names {stored} of its samples"
+    else:
+        return
+    raise BadInputError(problem, fix="put the storage of the checkpoint back, or start anew")
+
+
 def check_slots(slab: Slab, state: dict[str, Any]) -> None:
     """Refuse a state of another memory size.
 
@@ -75,6 +102,10 @@ def check_slots(slab: Slab, state: dict[str, Any]) -> None:
             f"the checkpoint has {len(state['ids'])} slots and the memory {slab.slots}; "
             "use the memory_size it was made with"
         )
+
+
+def _stored_residents(slots: dict[str, Any]) -> int:
+    return int((slots["ids"] >= 0).sum()) - len(slots["absent"])
 
 
 @dataclass(slots=True)

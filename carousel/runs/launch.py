@@ -15,6 +15,7 @@ from typing import Any, Literal
 from carousel.errors import BadInputError, ForeignStorageError
 from carousel.runs.config import TrainConfig, resolve_config
 from carousel.runs.folder import RUNS, RunFolder, default_run_path, run_suffix
+from carousel.storage.creation import DATA
 from carousel.storage.lmdb.registry import is_open
 from carousel.storage.owner import MARKER, OwnerLock
 
@@ -52,6 +53,19 @@ class Launch:
             _discard_store(self.storage)
             self.folder.clear()
 
+    def require_storage(self) -> None:
+        """Refuse to go on when the samples that the checkpoints name are not there.
+
+        Raises:
+            BadInputError: the storage is gone; nothing was made in its place.
+        """
+        going_on = self.action == "resume" and any(self.folder.checkpoints.glob("*.pt"))
+        if going_on and not (self.storage / DATA).is_file():
+            raise BadInputError(
+                f"the storage of the run, {self.storage}, is gone",
+                fix="put it back, or discard the run with --fresh",
+            )
+
 
 def plan_launch(
     *,
@@ -88,6 +102,7 @@ def plan_launch(
         _refuse_folder(folder)
     _check_place(storage, "--storage")
     _check_store(storage, resume=resume, fresh=fresh)
+    _check_not_of_another_run(storage, folder)
     return Launch(config, folder, storage, "start", fresh, notes)
 
 
@@ -179,6 +194,20 @@ def _check_store(storage: Path, *, resume: bool, fresh: bool) -> None:
             fix="give --resume, --fresh or another --storage",
         )
     _check_unowned(storage)
+
+
+def _check_not_of_another_run(storage: Path, folder: RunFolder) -> None:
+    """Samples of one run are neither erased nor mixed with those of another one."""
+    if not (storage / DATA).exists():
+        return
+    out = folder.path.resolve()
+    for parent in storage.resolve().parents:
+        other = RunFolder(parent)
+        if not out.is_relative_to(parent) and other.started and other.checkpoints.is_dir():
+            raise BadInputError(
+                f"--storage {storage} belongs to the run in {parent}",
+                fix=f"give another --storage, or --out {parent} to go on with that run",
+            )
 
 
 def _check_unowned(storage: Path) -> None:

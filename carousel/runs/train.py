@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from carousel.data import to_benchmark
-from carousel.errors import CarouselError, CheckpointError
+from carousel.errors import BadInputError, CarouselError, CheckpointError
 from carousel.report.metrics import Matrix
 from carousel.report.record import Sample
 from carousel.runs.build import Ingredients, build_strategy, gather_ingredients
@@ -27,6 +27,7 @@ from carousel.runs.outcome import problems_of, summarize, write_report
 from carousel.runs.progress import RunProgress
 from carousel.runs.totals import Totals
 from carousel.strategies.checkpoint import Position, RunCheckpoint
+from carousel.strategies.registry import strategy_info
 
 __all__ = ["train"]
 
@@ -49,6 +50,8 @@ def train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
         CarouselError: the run failed; ``log.txt`` has the details.
     """
     parts = gather_ingredients(launch.config, launch.storage)
+    if strategy_info(parts.config.strategy).has_memory:
+        launch.require_storage()
     launch.clear_the_way()
     if launch.action == "start":
         launch.folder.create(parts.config)
@@ -146,7 +149,11 @@ class _Session:
         return strategy
 
     def _restore(self) -> Position:
-        position = self._checkpoint.restore(self._strategy, list(self._benchmark.train_stream))
+        try:
+            position = self._checkpoint.restore(self._strategy, list(self._benchmark.train_stream))
+        except BadInputError as error:
+            fix = f"{error.fix} with --fresh"
+            raise BadInputError(error.problem, fix=fix) from error
         saved = self._folder.read_matrix()
         if position is None:
             position = self._begin()

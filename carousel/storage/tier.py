@@ -103,6 +103,11 @@ class StorageTier(Protocol):
     """
 
     @property
+    def identity(self) -> str:
+        """Name of this storage and no other, given when it was made; a copy keeps it."""
+        ...
+
+    @property
     def durability(self) -> Durability:
         """What an acknowledged record survives."""
         ...

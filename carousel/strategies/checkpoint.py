@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from avalanche.training.plugins import SupervisedPlugin
 
-from carousel.errors import BadInputError, CheckpointError
+from carousel.errors import BadInputError, CarouselError, CheckpointError
 from carousel.memory.checkpoint import latest_checkpoint, save_numbered
 from carousel.strategies.loader import StreamLoader
 from carousel.strategies.state import (
@@ -164,6 +164,7 @@ class RunCheckpoint(SupervisedPlugin):
 
         Raises:
             CheckpointError: the checkpoints are damaged, or of another model or strategy.
+            BadInputError: the storage is not the one of the run.
         """
         newest = latest_checkpoint(self.folder)
         if newest is None:
@@ -174,6 +175,8 @@ class RunCheckpoint(SupervisedPlugin):
         position = Position(*state["position"])
         try:
             self._put_back(strategy, state, experiences)
+        except CarouselError:
+            raise
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path} does not fit this run: {error}") from error
         if hasattr(strategy, "recall"):

@@ -459,6 +459,20 @@ def test_a_state_of_another_kind_is_refused(make_memory, coded):
     assert memory.filled == 20
 
 
+def test_a_storage_that_is_another_one_or_lost_everything_is_refused(make_memory, coded):
+    tier = MemoryTier()
+    memory = make_memory(storage=tier, sync=True)
+    coded.admit(memory, coded.save(memory, 60))
+    state = memory.state_dict()
+    other = make_memory(storage=MemoryTier(), sync=True)
+    coded.save(other, 60)
+    with pytest.raises(BadInputError, match="not the one that the checkpoint was made with: put"):
+        other.load_state_dict(state)
+    tier.delete_many(np.arange(60))
+    with pytest.raises(BadInputError, match="is empty and the checkpoint names 20"):
+        memory.load_state_dict(state)
+
+
 def test_an_empty_memory_has_a_state_too(make_memory):
     memory = make_memory()
     memory.load_state_dict(memory.state_dict())

@@ -84,6 +84,16 @@ def test_fresh_discards_the_run_and_its_samples_only(tmp_path):
     assert [p.name for p in (tmp_path / "db").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize("way", [{"fresh": True}, {"resume": True}])
+def test_samples_of_another_run_are_left_alone(tmp_path, way):
+    started(tmp_path / "a")
+    with_samples(tmp_path / "a" / "storage")
+    given = {"out": tmp_path / "b", "storage": tmp_path / "a" / "storage"}
+    with pytest.raises(BadInputError, match=f"belongs to the run in {tmp_path / 'a'}"):
+        plan_launch(command_line=given, **way)
+    assert plan_launch(command_line={"out": tmp_path / "a"}, **way).action
+
+
 def test_fresh_leaves_samples_that_another_process_writes(tmp_path):
     with_samples(tmp_path / "db")
     hold = (

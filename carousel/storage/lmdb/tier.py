@@ -89,6 +89,11 @@ class LMDBTier:
         self._held: LMDBStore | None = acquire(self.path, self._options, agree=True)
 
     @property
+    def identity(self) -> str:
+        """See `StorageTier.identity`."""
+        return self._store.env.uuid
+
+    @property
     def durability(self) -> Durability:
         """See `StorageTier.durability`."""
         return self._options.durability

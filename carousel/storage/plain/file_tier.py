@@ -99,6 +99,7 @@ class FileTier(PlainTier):
         rule, folder = make_eviction(eviction, seed), Path(path)
         limits = parse_budget(budget)
         _check_folder(folder)
+        self.path = folder.absolute()
         self._files = _Folder(folder, durability, concurrency)
         try:
             super().__init__(self._files, limits.resolve(folder), rule, durability)
@@ -134,6 +135,10 @@ class _Folder:
         self._files = AsyncFiles(concurrency)
         self._size = sum(self._journal.contents().lengths)
         self._closed = False
+
+    @property
+    def identity(self) -> str:
+        return self._marker.uuid
 
     def open(self) -> Contents:
         return self._journal.contents()

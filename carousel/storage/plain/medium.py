@@ -61,6 +61,11 @@ class Contents:
 class Medium(Protocol):
     """Keeps bytes by id. One thread changes it at a time; any number may read."""
 
+    @property
+    def identity(self) -> str:
+        """Name of what is kept here, given when it was made."""
+        ...
+
     def open(self) -> Contents:
         """What is there now."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from carousel.errors import BadInputError
@@ -52,6 +53,7 @@ class _Dict:
     """A medium of records in a dict; bytes of its own, so that one record keeps no block alive."""
 
     def __init__(self) -> None:
+        self.identity = uuid.uuid4().hex
         self._records: dict[int, Buffer] = {}
         self._size = 0
 

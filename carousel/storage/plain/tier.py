@@ -80,6 +80,11 @@ class PlainTier:
         self._load()
 
     @property
+    def identity(self) -> str:
+        """See `StorageTier.identity`."""
+        return self._medium.identity
+
+    @property
     def durability(self) -> Durability:
         """See `StorageTier.durability`."""
         return self._durability
