@@ -51,17 +51,20 @@ def to_benchmark(stream: Stream, *, task_labels: bool = False) -> Any:
 def _dataset(split: Split, stream: Stream, task_labels: bool) -> Any:
     from avalanche.benchmarks.utils import DataAttribute, TransformGroups
     from avalanche.benchmarks.utils.classification_dataset import (
-        ClassificationDataset,
         TaskAwareSupervisedClassificationDataset,
     )
+    from avalanche.benchmarks.utils.flat_data import ConstantSequence
 
-    attributes = [DataAttribute(split.y.tolist(), "targets")]
-    kind = ClassificationDataset
-    if task_labels:
-        tasks = [split.task] * len(split)
-        attributes.append(DataAttribute(tasks, "targets_task_labels", use_in_getitem=True))
-        kind = TaskAwareSupervisedClassificationDataset
+    # Methods of Avalanche such as LwF ask for the task labels of a data set whose mini-batches
+    # have none; they are all 0 then.
+    task = split.task if task_labels else 0
+    attributes = [
+        DataAttribute(split.y.tolist(), "targets"),
+        DataAttribute(
+            ConstantSequence(task, len(split)), "targets_task_labels", use_in_getitem=task_labels
+        ),
+    ]
     groups = TransformGroups({"train": stream.transform, "eval": stream.transform})
-    return kind(
+    return TaskAwareSupervisedClassificationDataset(
         [TensorDataset(split.x, split.y)], data_attributes=attributes, transform_groups=groups
     )

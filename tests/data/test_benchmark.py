@@ -71,3 +71,40 @@ def test_a_strategy_of_avalanche_trains_and_evaluates(stream):
         strategy.train(experience)
     result = strategy.eval(benchmark.test_stream)
     assert next(value for name, value in result.items() if "Acc_Stream" in name) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("LwFPlugin", {}),
+        ("EWCPlugin", {"ewc_lambda": 1.0}),
+        ("GEMPlugin", {"patterns_per_experience": 8, "memory_strength": 0.5}),
+        ("ReplayPlugin", {"mem_size": 20}),
+    ],
+)
+@pytest.mark.parametrize("carousel", [False, True])
+@pytest.mark.filterwarnings("ignore:Call to deprecated")
+def test_other_methods_learn_it_alone_and_with_a_carousel(stream, method, options, carousel):
+    from avalanche.training import plugins
+    from avalanche.training.supervised import Naive
+
+    from carousel.storage import MemoryTier
+    from carousel.strategies import CarMPlugin
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    memory = CarMPlugin(20, MemoryTier(), seed=0)
+    other = getattr(plugins, method)(**options)
+    strategy = Naive(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), 0.01),
+        criterion=torch.nn.CrossEntropyLoss(),
+        train_mb_size=16,
+        evaluator=None,
+        plugins=[memory, other] if carousel else [other],
+    )
+    benchmark = to_benchmark(stream)
+    with memory:
+        for experience in benchmark.train_stream:
+            strategy.train(experience)
+        strategy.eval(benchmark.test_stream)
+    assert strategy.clock.train_exp_counter == 3
