@@ -26,11 +26,20 @@ def plan(
         str | None,
         typer.Option(metavar="CxHxW", help="Samples of your own instead, such as 3x224x224."),
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="NAME", help="Type of their values.")] = "uint8",
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Type of their values. [dim]\\[uint8][/dim]"),
+    ] = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many of them there will be.")
-    ] = 50_000,
-    classes: Annotated[int, typer.Option(metavar="N", min=1, help="Their classes.")] = 10,
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="How many of them will be learned. [dim]\\[50000][/dim]"
+        ),
+    ] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Their classes. [dim]\\[10][/dim]"),
+    ] = None,
     memory_size: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,19 +84,20 @@ def _show(found: dict[str, Any], console: Console) -> None:
     sample, storage, swaps = found["sample"], found["storage"], found["swaps"]
     shape = "x".join(str(size) for size in sample["shape"])
     rows = [
-        ("stream", count_text(found["samples"]), f"samples of {found['classes']} classes"),
+        ("stream", count_text(found["samples"]), f"samples to learn, {found['classes']} classes"),
         ("a sample in RAM", bytes_text(sample["ram_bytes"]), f"{sample['dtype']} {shape}"),
         (
             "a sample on disk",
             bytes_text(sample["disk_bytes"]),
             f"{sample['space_amplification']:.2f} times its size, with header and page rounding",
         ),
-        ("the whole stream on disk", bytes_text(storage["stream_bytes"]), found["name"]),
+        ("the whole stream", bytes_text(storage["stream_bytes"]), f"live bytes, {found['name']}"),
+        ("the storage file", bytes_text(storage["file_bytes"]), "at most about, with pages in use"),
         ("free on that disk", bytes_text(storage["free_bytes"]), storage["path"]),
     ]
     if storage["budget_samples"] is not None:
         fits = percent_text(storage["share_of_stream"])
-        budget = f"samples fit the storage budget: {fits} of the stream"
+        budget = f"samples or more by the storage budget: {fits} of the stream"
         rows.append(("kept in storage", count_text(storage["budget_samples"]), budget))
     step = f"of {swaps['batch']} replayed at swap ratio {swaps['ratio']:g}"
     rows.append(("swaps a step", count_text(swaps["a_step"]), step))

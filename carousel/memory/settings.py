@@ -20,7 +20,7 @@ from carousel.memory.gate import GATES, Gate, GateBatch, make_gate, parse_ratio
 from carousel.memory.pressure import PressureWatch
 from carousel.memory.replacement import Replacement, make_replacement
 from carousel.memory.schema import Schema
-from carousel.memory.sizes import parse_memory_size, plan_memory
+from carousel.memory.sizes import most_swaps, parse_memory_size, plan_memory
 from carousel.memory.slab import Slab
 from carousel.memory.swap import SwapEngine
 from carousel.storage.budget import BudgetLike, parse_budget
@@ -31,7 +31,6 @@ __all__ = ["Settings", "open_storage"]
 Ints = npt.NDArray[np.int64]
 
 _STREAMS = ("gate", "draw", "sample")
-_SWAPS_PER_STEP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +143,9 @@ class Settings:
                 publish_every=self.publish_every,
             )
 
-        per_step = _SWAPS_PER_STEP if self.swap else 0
-        plan = plan_memory(self.memory_size, schema, swaps_per_step=per_step)
+        plan = plan_memory(
+            self.memory_size, schema, swaps_per_step=most_swaps(self.ratio, swap=self.swap)
+        )
         return Core(schema, plan, make_engine)
 
 

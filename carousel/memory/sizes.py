@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from carousel.errors import BadInputError
 from carousel.memory.machine import MachineMemory, read_memory
@@ -13,6 +14,7 @@ __all__ = [
     "INDEX_BYTES",
     "QUEUE_BYTES",
     "MemoryPlan",
+    "most_swaps",
     "parse_memory_size",
     "plan_memory",
     "publish_every_for",
@@ -27,6 +29,7 @@ QUEUE_BYTES = 128
 """RAM a spare costs beyond its sample: its request, its in-flight id and its place in the lists."""
 
 _MIN_SPARES = 64
+_MOST_SWAPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,14 @@ def plan_memory(
             fix=f"give at least {least} bytes",
         )
     return plan
+
+
+def most_swaps(ratio: float | Fraction, *, swap: bool = True) -> int:
+    """Swaps a step that spares are planned for; 0 when nothing is ever swapped.
+
+    The batch size is not known when the slots are made, so it does not count.
+    """
+    return _MOST_SWAPS if swap and ratio > 0 else 0
 
 
 def publish_every_for(slots: int, *, sync: bool = False) -> int:

@@ -16,7 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from carousel.data import Stream, load_stream
 from carousel.errors import BadInputError, SchemaMismatchError
 from carousel.memory.schema import META_KEY, Schema
-from carousel.memory.sizes import plan_memory
+from carousel.memory.sizes import most_swaps, plan_memory
 from carousel.models import make_model
 from carousel.runs.config import TrainConfig
 from carousel.runs.loggers import check_loggers
@@ -74,7 +74,8 @@ def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
     if info.has_memory:
         schema = Schema.of({"x": stream.train[0].x[:1]})
         assert resolved.memory_size is not None
-        plan_memory(resolved.memory_size, schema)
+        swaps = most_swaps(config.swap_ratio, swap=not config.no_swap)
+        plan_memory(resolved.memory_size, schema, swaps_per_step=swaps)
         _check_stored_schema(storage, schema)
     _seed_everything(config, device)
     model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)

@@ -12,24 +12,44 @@ from typing import Any
 import numpy as np
 
 from carousel.data import list_benchmarks
+from carousel.data.holdout import TEST_FRACTION
 from carousel.errors import BadInputError
 from carousel.memory.schema import Schema
-from carousel.memory.sizes import MemoryPlan, plan_memory
+from carousel.memory.sizes import MemoryPlan, most_swaps, plan_memory
 from carousel.report.words import bytes_text, count_text
-from carousel.storage import FieldSpec, RecordBatch, parse_budget
+from carousel.storage import Budget, FieldSpec, RecordBatch, parse_budget
 from carousel.storage.codec import encode_batch
-from carousel.storage.lmdb.pages import LIVE_SHARE, record_costs
+from carousel.storage.lmdb.pages import LIVE_SHARE, check_budget_bytes, data_bytes, record_costs
 from carousel.storage.record import numpy_dtype
 
-__all__ = ["PlannedStream", "plan_run", "stream_of"]
+__all__ = ["OWN_CLASSES", "OWN_SAMPLES", "PlannedStream", "plan_run", "stream_of"]
+
+OWN_SAMPLES, OWN_CLASSES = 50_000, 10
+"""How many samples of the user's own there are, unless told."""
 
 _PAGE = 4096
+_SLACK = 40 * _PAGE
+_WORKING_BYTES = 4 << 20
+_WORKING_SHARE = 2.5
+"""A file is larger than its records by pages in the making: at most this much, or this share of
+the records where they are few (measured)."""
+_THINNED = 0.62
+"""Share of a full budget that small records take: where some leave, leaves of the tree stay half
+empty (measured; records on pages of their own leave none)."""
+
+_TESTED = dict.fromkeys(
+    ("split-mnist", "split-cifar10", "split-cifar100", "split-tiny-imagenet"), 10_000
+)
+"""Samples of the benchmarks that come with a test set; others hold a share out."""
 _LADDER: tuple[int | str, ...] = (200, 500, 2000, "1MiB", "16MiB", "64MiB")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStream:
-    """What is to be learned: shape and type of a sample, how many, of how many classes."""
+    """What is to be learned: shape and type of a sample, how many, of how many classes.
+
+    Only samples to learn count: those to test on are never stored.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -39,27 +59,48 @@ class PlannedStream:
 
 
 def stream_of(
-    benchmark: str, shape: str | None, dtype: str, samples: int, classes: int
+    benchmark: str,
+    shape: str | None = None,
+    dtype: str | None = None,
+    samples: int | None = None,
+    classes: int | None = None,
 ) -> PlannedStream:
     """A benchmark, or samples of the user's own when a shape is given.
 
     Raises:
-        BadInputError: the benchmark or the dtype is unknown, or the shape is none.
+        BadInputError: the benchmark or the dtype is unknown, the shape is none, or the samples
+            are described without their shape.
     """
+    own = {"dtype": dtype, "samples": samples, "classes": classes}
     if shape is None:
-        for info in list_benchmarks():
-            if info.name == benchmark:
-                return PlannedStream(info.name, info.shape, "uint8", info.samples, info.n_classes)
-        known = ", ".join(info.name for info in list_benchmarks())
-        raise BadInputError(
-            f"benchmark {benchmark!r} is unknown", fix=f"use one of {known}, or give --shape"
-        )
+        for name, value in own.items():
+            if value is not None:
+                raise BadInputError(f"--{name} is given without --shape", fix="give both")
+        return _benchmark(benchmark)
+    return _own(shape, dtype or "uint8", samples or OWN_SAMPLES, classes or OWN_CLASSES)
+
+
+def _benchmark(name: str) -> PlannedStream:
+    for info in list_benchmarks():
+        if info.name == name:
+            tested = _TESTED.get(name, round(info.samples * TEST_FRACTION - 0.01))
+            learned = info.samples - tested
+            return PlannedStream(name, info.shape, "uint8", learned, info.n_classes)
+    known = ", ".join(info.name for info in list_benchmarks())
+    raise BadInputError(
+        f"benchmark {name!r} is unknown", fix=f"use one of {known}, or give --shape"
+    )
+
+
+def _own(shape: str, dtype: str, samples: int, classes: int) -> PlannedStream:
     try:
         sizes = tuple(int(size) for size in shape.lower().split("x"))
     except ValueError:
         sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise BadInputError(f"shape is {shape!r}", fix="write sizes with x, such as 3x32x32")
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise BadInputError(
+            f"shape is {shape!r}", fix="write channels, height and width as in 3x32x32"
+        )
     try:
         numpy_dtype(dtype)
     except TypeError:
@@ -96,7 +137,7 @@ def plan_run(
     cost = int(record_costs(np.array([record]), _PAGE)[0])
     memories = [
         _memory_row(size, plan, stream)
-        for size, plan in _memory_plans(memory_sizes, schema, swaps, stream)
+        for size, plan in _memory_plans(memory_sizes, schema, most_swaps(swap_ratio), stream)
     ]
     sample = {
         "shape": list(stream.shape),
@@ -160,17 +201,30 @@ def _storage_row(
     while not existing.exists():
         existing = existing.parent
     limits = parse_budget(budget).resolve(storage)
-    fits = [limits.max_records] if limits.max_records is not None else []
-    if limits.max_bytes is not None:
-        fits.append(int(limits.max_bytes * LIVE_SHARE) // cost)
-    kept = min(fits) if fits else None
+    check_budget_bytes(limits.max_bytes)
+    kept = None if limits.unlimited else _kept(stream.samples, cost, limits)
+    live = (stream.samples if kept is None else kept) * cost
+    file = live + int(min(_WORKING_BYTES, _WORKING_SHARE * live))
     return {
         "path": str(storage.resolve()),
         "stream_bytes": stream.samples * cost,
+        "file_bytes": file if limits.max_bytes is None else min(file, limits.max_bytes),
         "free_bytes": shutil.disk_usage(existing).free,
         "budget_samples": kept,
-        "share_of_stream": None if kept is None else min(1.0, kept / stream.samples),
+        "share_of_stream": None if kept is None else kept / stream.samples,
     }
+
+
+def _kept(samples: int, cost: int, limits: Budget) -> int:
+    """How many samples of the stream a budget keeps; rather too few than too many."""
+    kept = samples if limits.max_records is None else min(samples, limits.max_records)
+    size = data_bytes(limits.max_bytes)
+    if size is None:
+        return kept
+    room = int(size * LIVE_SHARE) - _SLACK
+    if kept * cost <= room:
+        return kept
+    return int(room * (_THINNED if cost < _PAGE else 1)) // cost
 
 
 def _advice(
@@ -195,12 +249,15 @@ def _advice(
             "or carry a header: this is the price of small samples."
         )
     kept = disk["budget_samples"]
-    if kept is not None and kept < stream.samples:
+    if kept == stream.samples:
+        lines.append("The storage budget suffices: every sample is kept.")
+    elif kept is not None:
         lines.append(
-            f"The storage budget keeps {count_text(kept)} of {count_text(stream.samples)} samples, "
+            f"The storage budget keeps about {count_text(kept)} of "
+            f"{count_text(stream.samples)} samples, "
             f"about {kept // stream.classes} a class; the rest is thinned out evenly."
         )
-    needed = disk["stream_bytes"] if kept is None else kept * sample["disk_bytes"]
+    needed = disk["file_bytes"]
     if needed > disk["free_bytes"]:
         lines.append(
             f"The disk has {bytes_text(disk['free_bytes'])} free and {bytes_text(needed)} are "
