@@ -97,7 +97,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
     ]
     if storage["budget_samples"] is not None:
         fits = percent_text(storage["share_of_stream"])
-        budget = f"samples or more by the storage budget: {fits} of the stream"
+        budget = f"at least, by the budget: {fits} of the stream"
         rows.append(("kept in storage", count_text(storage["budget_samples"]), budget))
     step = f"of {swaps['batch']} replayed at swap ratio {swaps['ratio']:g}"
     rows.append(("swaps a step", count_text(swaps["a_step"]), step))

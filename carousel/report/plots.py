@@ -34,6 +34,7 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SAND = (
 )
 PHASE_COLOURS = dict(zip(PHASES, (SAND, ORANGE, RED, BLUE, PURPLE, GREEN), strict=True))
 DPI = 130
+_LEAST_RANGE = 0.06
 MOST_ANNOTATED = 12
 """Largest accuracy matrix whose cells carry their number."""
 
@@ -96,11 +97,10 @@ def forgetting_bars(run: RunRecord) -> Figure:
     mean = float(lost.mean())
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.axhline(mean, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label=f"mean {mean:.1%}")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    _percent_axis(axes, min(0.0, float(lost.min())), max(0.0, float(lost.max())))
     axes.set_ylabel("best earlier minus last")
     _count_axis(axes, "experience", done - 1)
     axes.set_xlim(0.4, done - 0.4)
-    axes.margins(y=0.18)
     axes.legend(frameon=False, loc="upper right")
     return figure
 
@@ -224,6 +224,16 @@ def _annotate(axes: Axes, percent: metrics.Matrix) -> None:
             axes.text(
                 column, row, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=9
             )
+
+
+def _percent_axis(axes: Axes, low: float, high: float) -> None:
+    """Whole per cents from low to high, over a range that makes 1 % look as little as it is."""
+    missing = max(0.0, _LEAST_RANGE - (high - low))
+    low, high = low - (missing if high == 0 else 0), high + (0 if high == 0 else missing)
+    edge = 0.18 * (high - low)
+    axes.set_ylim(low - (edge if low < 0 else edge / 6), high + (edge if high > 0 else edge / 6))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def _count_axis(axes: Axes, label: str, last: int) -> None:

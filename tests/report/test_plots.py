@@ -39,6 +39,19 @@ def test_the_bars_are_the_forgetting(finished_run):
     assert [bar.get_height() for bar in bars] == pytest.approx([0.2, 0.3])
 
 
+@pytest.mark.parametrize("lost", [0.0, 0.004, 0.021, 0.06, 0.2, 0.83, -0.01, -0.4])
+def test_the_ticks_of_the_forgetting_are_different_whole_per_cents(finished_run, lost):
+    finished_run.matrix = np.array([[0.5, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5 - lost, 0.5, 0.9]])
+    if lost < 0:
+        finished_run.matrix[0, 0] = 0.5
+    figure = forgetting_bars(finished_run)
+    figure.canvas.draw()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(labels) == len(set(labels)) >= 4
+    ticks = figure.axes[0].get_yticks() * 100
+    assert ticks == pytest.approx(np.round(ticks))
+
+
 def test_no_display_is_touched(finished_run):
     for _, draw in PLOTS.values():
         assert draw(finished_run).canvas.manager is None
