@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
 from carousel.errors import BadInputError, CarouselError, ForeignStorageError, StorageLockedError
@@ -57,6 +58,8 @@ def _explain(error: Exception) -> int:
 
 
 def _verdict(error: Exception) -> tuple[int, str]:
+    if isinstance(error, typer.Abort):
+        return FAILURE, "stopped: nothing was changed"
     usage = getattr(error, "format_message", None)
     if usage is not None:
         # Typer's own errors: an unknown flag, a value that is no number.

@@ -13,6 +13,7 @@ from carousel.cli.store import StorePath, print_json, progress_of
 from carousel.errors import BadInputError
 from carousel.report.words import count_text
 from carousel.storage import StorageTier
+from carousel.storage.columns import Ids
 
 __all__ = ["forget"]
 
@@ -41,6 +42,8 @@ def forget(
         raise BadInputError("nothing to forget is named", fix="give --id, --class, --task or --all")
     with open_store(path) as tier:
         count = _count(tier, ids or [], labels or [], tasks or [], everything)
+        if not count:
+            _refuse(tier, ids or [], labels or [], tasks or [])
         if count and not yes:
             _ask(count, as_json)
         with progress_of("forgetting", show=not as_json) as progress:
@@ -75,3 +78,28 @@ def _ask(count: int, as_json: bool) -> None:
     if as_json:
         raise BadInputError("--json cannot ask whether to forget", fix="give --yes as well")
     typer.confirm(f"Forget {count_text(count)} samples for good?", abort=True)
+
+
+def _refuse(tier: StorageTier, ids: list[int], labels: list[int], tasks: list[int]) -> None:
+    """Say what there is when nothing that was named is; forgetting all of nothing is fine."""
+    if set(ids) & set(tier.quarantined()):
+        return
+    entries = tier.entries()
+    for flag, wanted, there in (
+        ("id", ids, entries.ids),
+        ("class", labels, entries.labels),
+        ("task", tasks, entries.tasks),
+    ):
+        if wanted:
+            named = ", ".join(map(str, wanted))
+            raise BadInputError(f"no sample is of {flag} {named}", fix=_there(flag, there))
+
+
+def _there(flag: str, values: Ids) -> str:
+    found = np.unique(values)
+    if not len(found):
+        return "the storage is empty"
+    plural = {"id": "ids", "class": "classes", "task": "tasks"}[flag]
+    whole = len(found) == found[-1] - found[0] + 1
+    lie = "are" if whole else "lie within"
+    return f"{plural} {lie} {found[0]} to {found[-1]}"

@@ -1,8 +1,10 @@
-"""``carousel verify``: is every byte intact."""
+"""``carousel verify``: is every sample intact, and the file that holds them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -12,16 +14,18 @@ from carousel.cli.flags import JsonFlag
 from carousel.cli.store import StorePath, print_json, progress_of
 from carousel.report.words import count_text
 
+if TYPE_CHECKING:
+    from carousel.storage import VerifyReport
+
 __all__ = ["verify"]
 
 _MOST_LINES = 20
 
 
 def verify(path: StorePath, as_json: JsonFlag = False) -> None:
-    """Read every sample and check every byte; exit with 1 if anything is damaged.
+    """Check every byte of every sample; exit with 1 if anything is damaged.
 
-    Damaged samples are set aside and never served, unless another process is writing the
-    storage: then nothing is changed.
+    Damaged samples are set aside and never served, unless another process has the storage open.
     """
     from carousel.storage.maintenance import verify_store
 
@@ -34,7 +38,24 @@ def verify(path: StorePath, as_json: JsonFlag = False) -> None:
         damaged = [f"record {number}: {why}" for number, why in report.corrupt.items()]
         for line in [*report.problems, *damaged][:_MOST_LINES]:
             console.print(line, markup=False, soft_wrap=True)
-        state = "all intact" if report.ok else f"{len(report.corrupt)} damaged and set aside"
-        console.print(f"{count_text(report.checked)} samples checked: {state}")
+        for line in _verdict(path, report):
+            console.print(line, markup=False, soft_wrap=True)
     if not report.ok:
         raise typer.Exit(FAILURE)
+
+
+def _verdict(path: Path, report: VerifyReport) -> list[str]:
+    """What was found, and what to do about it."""
+    checked = f"{count_text(report.checked)} samples checked"
+    damaged = f"{count_text(len(report.corrupt))} damaged and set aside"
+    if report.ok:
+        return [f"{checked}: all intact"]
+    if not report.problems:
+        return [f"{checked}: {damaged}", "the others can be used; damaged ones are never served"]
+    found = count_text(len(report.problems))
+    readable = damaged if report.corrupt else "all that can be read are intact"
+    return [
+        f"{checked}: {readable}; the file around them is damaged ({found} problems)",
+        f"save what can be read with `carousel export {path} FOLDER`; then put back a copy of "
+        "the storage, or start anew from the export with `carousel import`",
+    ]

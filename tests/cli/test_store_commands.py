@@ -84,10 +84,38 @@ def test_forgotten_bytes_are_gone_after_compact(carousel, store):
 def test_forget_asks_first(carousel, store):
     refused = carousel("forget", store, "--all", answer="n\n")
     assert refused.exit_code == 1
+    assert "stopped: nothing was changed" in refused.stderr
     assert "Forget 60 samples for good?" in refused.output
     assert json.loads(carousel("inspect", store, "--json").stdout)["records"] == 60
     assert carousel("forget", store, "--all", answer="y\n").exit_code == 0
     assert json.loads(carousel("inspect", store, "--json").stdout)["records"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--class", 77], "no sample is of class 77: classes are 0 to 2"),
+        (["--id", -1], "no sample is of id -1: ids are 0 to 59"),
+        (["--task", 5], "no sample is of task 5: tasks are 0 to 1"),
+    ],
+)
+def test_forget_says_what_there_is_when_nothing_matches(carousel, store, words, said):
+    result = carousel("forget", store, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_verify_tells_a_damaged_file_from_damaged_samples(carousel, store, monkeypatch):
+    from carousel.storage import VerifyReport
+
+    report = VerifyReport(checked=60, problems=["page 7 is used twice"])
+    monkeypatch.setattr("carousel.storage.maintenance.verify_store", lambda *_: report)
+    result = carousel("verify", store)
+    assert result.exit_code == 1
+    for words in ("page 7 is used twice", "file around them is damaged", "carousel export"):
+        assert words in result.stdout, words
+    assert "0 damaged" not in result.stdout
 
 
 def test_forget_by_task(carousel, store):
