@@ -63,11 +63,11 @@ def make_model(
     if n_classes < 1:
         raise BadInputError(f"n_classes is {n_classes}", fix="give at least 1")
     if seed is None:
-        model = factory(shape, n_classes)
+        model = _call(name, factory, shape, n_classes)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # models are built on the CPU
-            model = factory(shape, n_classes)
+            model = _call(name, factory, shape, n_classes)
     if not isinstance(model, nn.Module):
         raise BadInputError(
             f"model {name} built a {type(model).__name__}", fix="return a torch.nn.Module"
@@ -82,6 +82,18 @@ def _checked_shape(shape: tuple[int, ...]) -> InputShape:
         )
     channels, height, width = (int(size) for size in shape)
     return channels, height, width
+
+
+def _call(name: str, factory: ModelFactory, shape: InputShape, n_classes: int) -> nn.Module:
+    try:
+        return factory(shape, n_classes)
+    except TypeError as error:
+        if name in MODELS:
+            raise
+        raise BadInputError(
+            f"model {name!r} cannot be made ({error})",
+            fix="give a factory that takes (input_shape, n_classes) and returns a torch.nn.Module",
+        ) from error
 
 
 def _import_factory(path: str) -> ModelFactory:

@@ -92,6 +92,8 @@ def test_a_factory_of_the_users_own():
         (":make", "cannot be imported"),
         ("user_models:number", "name a callable"),
         ("user_models:no_module", "built a str"),
+        ("os:getcwd", r"takes \(input_shape, n_classes\)"),
+        ("os.path:join", r"takes \(input_shape, n_classes\)"),
     ],
 )
 def test_names_that_are_none_say_what_to_do(name, message):
