@@ -16,6 +16,7 @@ from carousel.cli.flags import JsonFlag, with_settings
 from carousel.report.words import percent_text
 from carousel.runs.config import parse_assignments, read_config_file
 from carousel.runs.launch import Launch, plan_launch
+from carousel.runs.precheck import check_settings
 from carousel.runs.progress import RunProgress, make_progress
 
 __all__ = ["train"]
@@ -96,6 +97,8 @@ def train(
     )
     console = Console(stderr=as_json)
     progress = make_progress(console, quiet=quiet)
+    if launch.action != "show":
+        check_settings(launch.config, launch.storage)
     _announce(launch, progress)
     summary = launch.folder.read_summary() if launch.action == "show" else _run(launch, progress)
     if as_json:
@@ -106,14 +109,14 @@ def train(
 
 def _announce(launch: Launch, progress: RunProgress) -> None:
     """Say what happens before torch and Avalanche, which take seconds, are imported."""
-    config = launch.config
+    config, finished = launch.config, launch.action == "show"
     progress.note(
         f"carousel {carousel.__version__} · {config.strategy} on {config.benchmark} · "
-        f"run folder {launch.folder.path}"
+        + (f"run folder {launch.folder.path}" if finished else "loading torch and Avalanche ...")
     )
     for note in launch.notes:
         progress.note(note)
-    if launch.action == "show":
+    if finished:
         progress.note("this run is finished; here is its summary")
     sys.stdout.flush()
 

@@ -18,7 +18,7 @@ from carousel.errors import BadInputError, DatasetMissingError
 if TYPE_CHECKING:
     from carousel.data.stream import Scenario, Stream
 
-__all__ = ["BenchmarkInfo", "list_benchmarks", "load_dataset", "load_stream"]
+__all__ = ["BenchmarkInfo", "check_benchmark", "list_benchmarks", "load_dataset", "load_stream"]
 
 _SOURCES: dict[str, Source] = {
     source.name: source
@@ -30,6 +30,9 @@ _SOURCES: dict[str, Source] = {
         tiny_imagenet.SOURCE,
     )
 }
+
+_OWN = {"folder": folder.check, "npz": npz.check}
+"""Whether there is something at the path of data of the user's own."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,25 @@ def list_benchmarks(root: str | Path | None = None) -> list[BenchmarkInfo]:
         'split-digits'
     """
     return [_info(source, _folder(root)) for source in _SOURCES.values()]
+
+
+def check_benchmark(name: str, root: str | Path | None = None) -> None:
+    """Refuse a benchmark as `load_stream` would, as far as that can be told without loading it.
+
+    Raises:
+        BadInputError: unknown name, or no such file or folder.
+        DatasetMissingError: package or files are absent.
+    """
+    scheme, _, path = name.partition(":")
+    if scheme in _OWN and path:
+        _OWN[scheme](Path(path).expanduser())
+        return
+    source = _SOURCES.get(name)
+    if source is None:
+        raise _unknown(name)
+    fix = source.missing(_folder(root))
+    if fix is not None:
+        raise DatasetMissingError(f"{name} is not on this machine", fix=fix)
 
 
 def load_stream(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from carousel.errors import BadInputError
 from carousel.memory.machine import MachineMemory, read_memory
-from carousel.memory.schema import Schema
 from carousel.storage.budget import Size, parse_size
+
+if TYPE_CHECKING:
+    from carousel.memory.schema import Schema
 
 __all__ = [
     "INDEX_BYTES",

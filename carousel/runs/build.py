@@ -19,16 +19,12 @@ from carousel.memory.schema import META_KEY, Schema
 from carousel.memory.sizes import most_swaps, plan_memory
 from carousel.models import make_model
 from carousel.runs.config import TrainConfig
-from carousel.runs.loggers import check_loggers
-from carousel.storage import MemoryTier, StorageTier, open_tier, parse_budget
+from carousel.runs.precheck import DEVICE_FIX, METHOD_FLAGS, check_settings, strategy_options
+from carousel.storage import MemoryTier, StorageTier, open_tier
 from carousel.storage.creation import DATA
-from carousel.storage.lmdb.pages import check_budget_bytes
 from carousel.strategies.registry import make_strategy, strategy_info
 
-__all__ = ["METHOD_FLAGS", "Ingredients", "build_strategy", "gather_ingredients", "pick_device"]
-
-METHOD_FLAGS = ("admission", "update", "replay", "batch_size_mem")
-"""Settings with a flag of their own that are options of the strategy."""
+__all__ = ["Ingredients", "build_strategy", "gather_ingredients", "pick_device"]
 
 SLOTS_A_CLASS = 2
 """Default size of the memory."""
@@ -65,9 +61,9 @@ def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
     Raises:
         BadInputError: names the value and the fix; nothing was written but the data cache.
     """
-    check_loggers(config.logger)
+    check_settings(config, storage)
     info = strategy_info(config.strategy)
-    options = _options(config, info.options)
+    options = strategy_options(config)
     device = pick_device(config.device)
     stream = _load(config)
     resolved = _fill_in(config, stream, options)
@@ -82,7 +78,7 @@ def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
     model.to(device)
     optimizer = _optimizer(config, model)
     parts = Ingredients(resolved, stream, model, optimizer, device, options)
-    _rehearse(parts, storage)
+    _rehearse(parts)
     return parts
 
 
@@ -133,9 +129,7 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise BadInputError(
-            f"device is {name!r}", fix="use auto, cpu, cuda, cuda:1 or mps"
-        ) from None
+        raise BadInputError(f"device is {name!r}", fix=DEVICE_FIX) from None
     count = {
         "cpu": 1,
         "cuda": torch.cuda.device_count(),
@@ -176,24 +170,8 @@ def _fill_in(config: TrainConfig, stream: Stream, options: Mapping[str, Any]) ->
     )
 
 
-def _options(config: TrainConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the strategy: its defaults, its flags, then ``strategy.*`` keys."""
-    given = {name: getattr(config, name) for name in METHOD_FLAGS}
-    options = {**defaults, **{name: value for name, value in given.items() if value is not None}}
-    for name, value in config.options.items():
-        if given.get(name) not in (None, value):
-            raise BadInputError(
-                f"strategy.{name} is {value!r} and {name} is {given[name]!r}",
-                fix="give one of the two",
-            )
-        options[name] = value
-    return options
-
-
-def _rehearse(parts: Ingredients, storage: Path) -> None:
+def _rehearse(parts: Ingredients) -> None:
     """Build the strategy once on a storage in RAM: it refuses what it cannot use."""
-    budget = parse_budget(parts.config.storage_budget).resolve(storage)
-    check_budget_bytes(budget.max_bytes)
     config = parts.config.model_copy(update={"storage_budget": None})
     with MemoryTier() as tier:
         strategy = build_strategy(replace(parts, config=config), tier, run="rehearsal")

@@ -55,6 +55,7 @@ def train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
     launch.clear_the_way()
     if launch.action == "start":
         launch.folder.create(parts.config)
+    progress.note(f"run folder {launch.folder.path}")
     with _logging_to(launch.folder.log_file), stop_on_signals() as stop:
         _log.info("%s %s in %s", launch.action, parts.config.strategy, launch.folder.path)
         try:

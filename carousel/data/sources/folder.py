@@ -12,13 +12,19 @@ from carousel.data.dataset import ArrayDataset
 from carousel.data.source import Progress
 from carousel.errors import BadInputError
 
-__all__ = ["load"]
+__all__ = ["check", "load"]
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F", "I;16", "I;16B", "I;16L")
 
 Labelled = list[tuple[Path, str]]
+
+
+def check(path: Path) -> None:
+    """Refuse a path where no folder is."""
+    if not path.is_dir():
+        raise BadInputError(f"there is no folder {path}", fix="check the path after folder:")
 
 
 def load(path: Path, resize: int | None = None, progress: Progress | None = None) -> ArrayDataset:
@@ -36,8 +42,7 @@ def load(path: Path, resize: int | None = None, progress: Progress | None = None
         BadInputError: no such folder, no classes, an empty class, an image that cannot be read,
             has more than 8 bits a channel or a size of its own.
     """
-    if not path.is_dir():
-        raise BadInputError(f"there is no folder {path}", fix="check the path after folder:")
+    check(path)
     if resize is not None and resize < 1:
         raise BadInputError(f"resize is {resize}", fix="give the side length in pixels")
     divided = (path / "train").is_dir() and (path / "test").is_dir()

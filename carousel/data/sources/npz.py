@@ -10,9 +10,15 @@ import numpy as np
 from carousel.data.dataset import ArrayDataset
 from carousel.errors import BadInputError
 
-__all__ = ["load"]
+__all__ = ["check", "load"]
 
 _KEYS = ("x", "y", "group", "x_test", "y_test", "group_test", "class_names")
+
+
+def check(path: Path) -> None:
+    """Refuse a path where no file is."""
+    if not path.is_file():
+        raise BadInputError(f"there is no file {path}", fix="check the path after npz:")
 
 
 def load(path: Path) -> ArrayDataset:
@@ -32,8 +38,7 @@ def load(path: Path) -> ArrayDataset:
         >>> load(path).shape
         (1, 8, 8)
     """
-    if not path.is_file():
-        raise BadInputError(f"there is no file {path}", fix="check the path after npz:")
+    check(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             _check_keys(path, stored.files)
