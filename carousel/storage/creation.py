@@ -34,6 +34,7 @@ DATABASES = (SAMPLES, META, QUARANTINE)
 FORMAT = 1
 
 _IDENTITY = b"carousel"
+_IDENTITY_BYTES = 1000
 _FRESH = ".new"
 _FIRST_MAP = 1 << 20
 _LOCK_BYTES = 40 << 10  # 512 readers
@@ -106,8 +107,8 @@ def check_identity(env: Any, path: Path) -> str:
     """
     try:
         database = env.open_db(META, create=False)
-        with env.begin(db=database) as txn:
-            identity = json.loads(txn.get(_IDENTITY) or b"")
+        with env.begin(db=database, buffers=True) as txn:
+            identity = json.loads(bytes((txn.get(_IDENTITY) or b"")[:_IDENTITY_BYTES]))
             found, name = int(identity["format"]), str(identity["uuid"])
     except (lmdb.NotFoundError, lmdb.IncompatibleError, ValueError, KeyError, TypeError) as error:
         raise ForeignStorageError(

@@ -6,16 +6,20 @@ import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import numpy as np
+from lmdb.verify import verify as lmdb_verify
 
 from carousel.errors import (
     BadInputError,
+    StorageCorruptedError,
     StorageIOError,
     StorageLockedError,
     TierFullError,
@@ -90,7 +94,8 @@ def verify_store(
 ) -> VerifyReport:
     """Check every byte of every record, and the structure of the file.
 
-    Damaged records are set aside, unless another process owns the store: then it is only read.
+    Damaged records are set aside, unless another process owns the store, or the file itself is
+    damaged: then it is only read.
 
     Args:
         target: an open tier or the folder of a store.
@@ -98,19 +103,46 @@ def verify_store(
 
     Raises:
         BadInputError: no store is there.
-        StorageError: it is damaged beyond single records and cannot be opened.
+        ForeignStorageError: what is there was not made by Carousel.
+        StorageError: the disk or the folder cannot be used.
     """
     if isinstance(target, StorageTier):
         target.flush()
         return target.verify(progress)
+    folder = Path(target)
+    if kind_of(folder) == "lmdb" and not is_open(folder) and lmdb_verify(str(folder)):
+        return _verify_damaged(folder)
     try:
-        tier = open_store(target)
+        tier = open_store(folder)
     except StorageLockedError:
-        tier = open_store(target, readonly=True)
-    try:
+        tier = open_store(folder, readonly=True)
+    except StorageCorruptedError as error:
+        if kind_of(folder) == "lmdb":
+            return _verify_damaged(folder)
+        return VerifyReport(problems=[str(error)])
+    with tier:
         return tier.verify(progress)
-    finally:
-        tier.close()
+
+
+def _verify_damaged(folder: Path) -> VerifyReport:
+    """Read what can be read of a file whose structure is damaged, without writing to it.
+
+    In a process of its own: LMDB follows damaged pages beyond the end of the file, which the
+    system answers by ending the process.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(_verify_readonly, folder).result()
+        except BrokenExecutor:
+            end = "the process that read it was ended by a damaged page"
+        except StorageCorruptedError as error:
+            end = str(error)
+    return VerifyReport(problems=[end, *lmdb_verify(str(folder))])
+
+
+def _verify_readonly(folder: Path) -> VerifyReport:
+    with open_store(folder, readonly=True) as tier:
+        return tier.verify()
 
 
 def forget(

@@ -143,7 +143,7 @@ def refuse_unclean(folder: Path, marker: Marker) -> None:
     end = "machine went down" if marker.durability == "process" else "process ended"
     raise UncleanStorageError(
         f"{folder} was written with durability {marker.durability!r} and the {end} before it was "
-        "closed, so what it holds cannot be trusted; start again with --fresh or use another path"
+        "closed, so what it holds cannot be trusted; start anew with another path"
     )
 
 

@@ -96,7 +96,7 @@ def test_an_ephemeral_store_is_refused_after_a_kill(tmp_path):
     while kill_at_a_random_moment(path, "ephemeral", 0, "", moments) == 0:
         if (path / "carousel.json").exists():
             break
-    with pytest.raises(UncleanStorageError, match="--fresh"):
+    with pytest.raises(UncleanStorageError, match="start anew with another path"):
         LMDBTier(path, durability="ephemeral")
 
 

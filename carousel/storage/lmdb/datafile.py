@@ -63,8 +63,8 @@ def inspect_data_file(path: Path, *, ours: bool) -> Geometry:
     needed = (last_page + 1) * page_bytes
     if size < needed:
         raise StorageCorruptedError(
-            f"{path} was cut short: it has {size} bytes of {needed}; restore it from a copy, "
-            "start again with --fresh, or use another path"
+            f"{path} was cut short: it has {size} bytes of {needed}; restore it from a copy, or "
+            "start anew with another path"
         )
     return Geometry(page_bytes, last_page, transaction, size)
 
@@ -96,6 +96,6 @@ def _meta(path: Path, raw: bytes, ours: bool) -> tuple[int, int]:
 def _unreadable(path: Path, what: str, ours: bool) -> StorageError:
     if ours:
         return StorageCorruptedError(
-            f"{path} {what}; restore it from a copy, start again with --fresh, or use another path"
+            f"{path} {what}; restore it from a copy, or start anew with another path"
         )
     return ForeignStorageError(f"{path} {what} and was not made by Carousel; use another path")

@@ -119,7 +119,7 @@ class Environment:
                 raise BadInputError(f"{self.path} holds no storage", fix="check the path")
             if marker is not None:
                 raise StorageCorruptedError(
-                    f"{self._data} is missing; restore it from a copy or start with --fresh"
+                    f"{self._data} is missing; restore a copy, or start anew with another path"
                 )
             create_storage(self.path)
         if not self.readonly:

@@ -17,6 +17,16 @@ from carousel.storage.disk import free_bytes
 
 __all__ = ["MapFullError", "cannot_open", "translate"]
 
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    # A transaction that has met a damaged page refuses everything that follows.
+    lmdb.BadTxnError,
+    lmdb.PanicError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
+)
 _LITTLE = 1 << 16
 _MARGIN = 1 << 20
 
@@ -36,8 +46,11 @@ def translate(error: lmdb.Error, path: Path, need_bytes: int = 0) -> StorageErro
     """
     if isinstance(error, lmdb.MapFullError):
         return MapFullError(f"the map of {path} is full")
-    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
-        return StorageCorruptedError(f"the data file of {path} is damaged: {error}")
+    if isinstance(error, _DAMAGE):
+        return StorageCorruptedError(
+            f"the data file of {path} is damaged ({error}); export what is readable, restore a "
+            "copy, or start anew in another folder"
+        )
     full = getattr(error, "code", 0) in (ENOSPC, EDQUOT)
     if full or (need_bytes and free_bytes(path) < need_bytes + _MARGIN):
         return TierFullError(f"the disk of {path} is full")

@@ -28,6 +28,7 @@ from carousel.storage.lmdb.pages import record_costs
 from carousel.storage.lmdb.problems import raise_all
 from carousel.storage.lmdb.put import Put, join
 from carousel.storage.lmdb.reader import big_endian_keys
+from carousel.storage.lmdb.seal import seal, unseal
 from carousel.storage.lmdb.space import Space
 from carousel.storage.lmdb.stored import differing, head, is_damaged
 from carousel.storage.tombstones import Tombstones
@@ -40,6 +41,7 @@ _STATE = b"state"
 _TICK = b"tick"
 _FORGOTTEN = b"forgotten"
 _ATTEMPTS = 8
+_LONGEST_REASON = 1000
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class Ledger:
         self.counters = Counters()
         self.next_id = 0
         self.quarantined: dict[int, str] = {}
+        self.problems: list[str] = []
+        self._hands_off = env.readonly
         self._tombstones = Tombstones()
         self._load()
 
@@ -162,7 +166,11 @@ class Ledger:
         """A small value, None when there is none."""
         with self._env.read() as txn:
             value = txn.get(key, db=self._env.databases[META])
-            return None if value is None else bytes(value)
+            return None if value is None else unseal(value, f"a value in {self._env.path}")
+
+    def leave_file_alone(self) -> None:
+        """Set damaged records aside in RAM only: writing into a damaged tree damages more."""
+        self._hands_off = True
 
     def set_aside(self, damaged: Mapping[int, str]) -> None:
         """Take damaged records out, and keep their ids and what was wrong with them.
@@ -181,7 +189,7 @@ class Ledger:
             if not fresh:
                 return
             logger.warning("%d damaged records are set aside, such as id %d", len(ids), ids[0])
-            if self._env.readonly:
+            if self._hands_off:
                 return
             try:
                 self._commit(drop=ids, aside=fresh)
@@ -190,18 +198,32 @@ class Ledger:
                 self._commit(aside=fresh)
 
     def _load(self) -> None:
-        with self._env.read() as txn:
-            meta, aside = (self._env.databases[name] for name in (META, QUARANTINE))
-            raw = txn.get(_STATE, db=meta)
-            state = {} if raw is None else json.loads(bytes(raw))
-            self._tombstones = Tombstones.from_bytes(bytes(txn.get(_FORGOTTEN, b"", db=meta)))
-            self.quarantined = {
-                int.from_bytes(key, "big"): bytes(why).decode()
-                for key, why in txn.cursor(aside).iternext()
-            }
+        """Read what is kept beside the records; a reader goes on without what is damaged."""
+        state: dict[str, Any] = {}
+        steps = (self._load_state, self._load_tombstones, self._load_quarantine)
+        for load in steps:
+            try:
+                state.update(load() or {})
+            except StorageCorruptedError as error:
+                if not self._env.readonly:
+                    raise
+                self.problems.append(str(error))
         self.next_id = int(state.get("next_id", 0))
         if "eviction" in state and not self._env.readonly:
             self._eviction.load_state_dict(state["eviction"])
+
+    def _load_state(self) -> dict[str, Any]:
+        raw = self.get_meta(_STATE)
+        return {} if raw is None else dict(json.loads(raw))
+
+    def _load_tombstones(self) -> None:
+        self._tombstones = Tombstones.from_bytes(self.get_meta(_FORGOTTEN) or b"")
+
+    def _load_quarantine(self) -> None:
+        with self._env.read() as txn:
+            for key, why in txn.cursor(self._env.databases[QUARANTINE]).iternext():
+                text = bytes(why[:_LONGEST_REASON]).decode(errors="replace")
+                self.quarantined[int.from_bytes(key[:8], "big")] = text
 
     def _unstored(self, batch: Put) -> tuple[Ids, list[int]]:
         """Rows to store, and ids that are stored or given twice with other content."""
@@ -333,9 +355,9 @@ class Ledger:
                     txn.delete(key, db=quarantine)
                 self._put(txn, keys, records)
                 for id_, why in (aside or {}).items():
-                    txn.put(id_.to_bytes(8, "big"), why.encode(), db=quarantine)
+                    txn.put(id_.to_bytes(8, "big"), why[:_LONGEST_REASON].encode(), db=quarantine)
                 for name, value in values.items():
-                    txn.put(name, value, db=metas)
+                    txn.put(name, seal(value), db=metas)
                 if keys:
                     self._check_size(txn)
 

@@ -20,8 +20,8 @@ from carousel.storage.tier import ReadStatus
 
 __all__ = ["Destination", "Layouts", "big_endian_keys"]
 
-# Prelude, hash, id, fingerprint of the layout.
-_HEAD = struct.Struct("<QQq8xQ")
+# Prelude, hash, id, fingerprint of the layout, length.
+_HEAD = struct.Struct("<QQq8xQ12xI")
 _HASHED = slice(16, None)
 _OK, _MISSING, _CORRUPT, _LAYOUT, _IO_ERROR = (int(status) for status in ReadStatus)
 # numpy copies without the GIL, but costs more per call; a small record was just paged in by its
@@ -147,8 +147,9 @@ class Destination:
                 if view is None:
                     yield at, _MISSING
                     continue
-                prelude, digest, own_id, layout = unpack(view)
-                if digest != digest_of(view[_HASHED]) or own_id != id_:
+                prelude, digest, own_id, layout, length = unpack(view)
+                # The length first: that of a damaged page may lead beyond the end of the file.
+                if length != len(view) or digest != digest_of(view[_HASHED]) or own_id != id_:
                     decode_as(view, id_)
                     raise CorruptRecordError("the record changed while it was read")
                 if layout != known or prelude != expected:

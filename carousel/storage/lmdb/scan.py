@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 
+from carousel.errors import StorageCorruptedError
 from carousel.storage.codec import parse_headers
 from carousel.storage.columns import Ids
 from carousel.storage.creation import SAMPLES
@@ -29,6 +31,7 @@ from carousel.storage.table import HEADER_BYTES
 __all__ = ["Scan", "fill_index", "find_offsets", "map_base", "save_index", "scan_into"]
 
 _CHUNK = 1024
+_KEY_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -38,10 +41,12 @@ class Scan:
     Args:
         damaged: ids whose header is damaged or belongs to another id, and why.
         raw_bytes: bytes of all intact records.
+        problems: why the walk ended before the last record.
     """
 
     damaged: dict[int, str]
     raw_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
 
 
 def fill_index(env: Environment, index: Index) -> Scan:
@@ -77,8 +82,24 @@ def save_index(env: Environment, index: Index, amplification: float, max_bytes: 
 
 
 def scan_into(env: Environment, index: Index) -> Scan:
-    """Fill an empty index from the headers of all records."""
+    """Fill an empty index from the headers of all records.
+
+    A reader takes what can be reached in a damaged file; the owner must not write to one.
+
+    Raises:
+        StorageCorruptedError: the tree of records is damaged, and the store is open for writing.
+    """
     scan = Scan({})
+    try:
+        _walk(env, index, scan)
+    except StorageCorruptedError as error:
+        if not env.readonly:
+            raise
+        scan.problems.append(str(error))
+    return scan
+
+
+def _walk(env: Environment, index: Index, scan: Scan) -> None:
     base = map_base(env.data_path)
     with env.read() as txn, ReadAhead(env.data_path) as ahead:
         total = max(1, txn.stat(env.databases[SAMPLES])["entries"])
@@ -102,7 +123,6 @@ def scan_into(env: Environment, index: Index) -> Scan:
             scan.raw_bytes += int(sizes[good].sum())
             done += len(keys)
             ahead.advance(done / total)
-    return scan
 
 
 def find_offsets(env: Environment, ids: Ids) -> Ids:
@@ -139,6 +159,8 @@ def _chunks(txn: Any, database: Any) -> Iterator[tuple[list[bytes], list[bytes],
     sizes: list[int] = []
     addresses: list[int] = []
     for key, value in txn.cursor(database).iternext():
+        if len(key) != _KEY_BYTES:
+            raise lmdb.CorruptedError(f"a record has a key of {len(key)} bytes")
         keys.append(bytes(key))
         heads.append(bytes(value[:HEADER_BYTES]).ljust(HEADER_BYTES, b"\0"))
         sizes.append(len(value))

@@ -38,7 +38,7 @@ from carousel.storage.lmdb.reader import Destination, Layouts, big_endian_keys
 from carousel.storage.lmdb.scan import fill_index, find_offsets, save_index
 from carousel.storage.lmdb.writer import GroupWriter, WriterLimits
 from carousel.storage.record import Record, RecordBatch
-from carousel.storage.tier import Durability, Progress, TierStats, VerifyReport
+from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
 
 __all__ = ["LMDBStore", "StoreOptions"]
 
@@ -105,6 +105,7 @@ class LMDBStore:
 
     def _fill_index(self) -> None:
         found = fill_index(self.env, self.index)
+        self.ledger.problems.extend(found.problems)
         counters = self.ledger.counters
         counters.raw_bytes, counters.cost_bytes = found.raw_bytes, self.index.total_length
         if found.damaged:
@@ -165,6 +166,7 @@ class LMDBStore:
         failures = (lmdb.CorruptedError, lmdb.Error)
         with self.env.read() as txn:
             status = destination.read(txn, self.env.databases[SAMPLES], ids, rows, failures)
+        self._read_again(destination, ids, rows, status)
         with self._counts:
             self._reads += len(ids)
             self._io_errors += destination.io_errors
@@ -172,22 +174,47 @@ class LMDBStore:
             self.note_damage(destination.damaged)
         return status
 
+    def _read_again(
+        self, destination: Destination, ids: Ids, rows: Ids, status: npt.NDArray[np.uint8]
+    ) -> None:
+        """Read one by one what was refused because the transaction had met a damaged page."""
+        if not destination.io_errors:
+            return
+        destination.io_errors = 0
+        damage = (lmdb.Error, lmdb.Error)
+        for at in np.flatnonzero(status == ReadStatus.IO_ERROR).tolist():
+            one = slice(at, at + 1)
+            with self.env.read() as txn:
+                status[one] = destination.read(
+                    txn, self.env.databases[SAMPLES], ids[one], rows[one], damage
+                )
+
     def read_many(self, ids: Ids) -> list[Record | None]:
         """Read whole records; None where one is missing or damaged."""
         self._check_open()
         found: list[Record | None] = []
         damaged: dict[int, str] = {}
+        while len(found) < len(ids):
+            found.extend(self._read_on(ids[len(found) :], damaged))
+        if damaged:
+            self.note_damage(damaged)
+        return found
+
+    def _read_on(self, ids: Ids, damaged: dict[int, str]) -> list[Record | None]:
+        """Read in one transaction, which is of no use after the first damaged page."""
+        found: list[Record | None] = []
         database = self.env.databases[SAMPLES]
         with self.env.read() as txn:
             for id_, key in zip(ids.tolist(), big_endian_keys(ids), strict=True):
                 try:
                     view = txn.get(key, None, database)
                     found.append(None if view is None else decode_as(view, id_))
-                except (CorruptRecordError, lmdb.CorruptedError) as error:
+                except CorruptRecordError as error:
                     damaged[id_] = str(error)
                     found.append(None)
-        if damaged:
-            self.note_damage(damaged)
+                except lmdb.Error as error:
+                    damaged[id_] = str(error)
+                    return [*found, None]
         return found
 
     def note_damage(self, damaged: Mapping[int, str]) -> None:
@@ -215,10 +242,15 @@ class LMDBStore:
         self.ledger.settle()
 
     def verify(self, progress: Progress | None = None) -> VerifyReport:
-        """Read every record, then walk the pages of the file while nothing writes."""
+        """Walk the pages of the file while nothing writes, then read every record."""
         self._check_open()
         entries = self.index.entries()
-        report = VerifyReport(checked=len(entries))
+        report = VerifyReport(checked=len(entries), problems=list(self.ledger.problems))
+        with self.ledger.paused():
+            found = lmdb_verify(str(self.path))
+        report.problems.extend(found)
+        if found:
+            self.ledger.leave_file_alone()
         before = set(self.ledger.quarantined)
         for start in range(0, len(entries), _GROUP_RECORDS):
             part = slice(start, start + _GROUP_RECORDS)
@@ -237,8 +269,6 @@ class LMDBStore:
         report.corrupt = {
             id_: why for id_, why in self.ledger.quarantined.items() if id_ not in before
         }
-        with self.ledger.paused():
-            report.problems.extend(lmdb_verify(str(self.path)))
         return report
 
     def stats(self) -> TierStats:

@@ -186,7 +186,9 @@ class LMDBTier:
         env, start = self._store.env, _meta_key("")
         with env.read() as txn:
             keys = map(bytes, txn.cursor(env.databases[META]).iternext(values=False))
-            return [key[len(start) :].decode() for key in keys if key.startswith(start)]
+            return [
+                key[len(start) :].decode(errors="replace") for key in keys if key.startswith(start)
+            ]
 
     def flush(self, timeout: float | None = None) -> None:
         """See `StorageTier.flush`."""
