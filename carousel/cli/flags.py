@@ -20,7 +20,10 @@ _METAVARS = {str: "NAME", int: "N", float: "X", Path: "PATH"}
 
 F = TypeVar("F", bound=Callable[..., None])
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document, nothing else.")]
+JsonFlag = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document and nothing else, no progress either."),
+]
 
 
 def with_settings(panels: Mapping[str, Sequence[str]]) -> Callable[[F], F]:

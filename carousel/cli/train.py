@@ -96,7 +96,7 @@ def train(
         fresh=fresh,
     )
     console = Console(stderr=as_json)
-    progress = make_progress(console, quiet=quiet)
+    progress = make_progress(console, quiet=quiet or as_json)
     if launch.action != "show":
         check_settings(launch.config, launch.storage)
     _announce(launch, progress)

@@ -229,6 +229,18 @@ def _scalar(text: str) -> Any:
     return value
 
 
+_PLAIN = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "give a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "give a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),
+    "int_parsing_size": "give a smaller number",
+    "string_type": "give a name",
+    "path_type": "give a path",
+    "tuple_type": "give a list",
+}
+"""What to do about a value of the wrong type, by the kind of error of pydantic."""
+
+
 def _known_key(key: str) -> str:
     if key.startswith(OPTION_PREFIX) and len(key) > len(OPTION_PREFIX):
         return key
@@ -237,14 +249,18 @@ def _known_key(key: str) -> str:
     if name in known:
         return name
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+    fix = f"did you mean {near[0]}?" if near else "`carousel train --help` lists them"
     raise BadInputError(f"config key {key!r} does not exist", fix=fix)
 
 
 def _bad_value(error: ValidationError) -> BadInputError:
     first = error.errors()[0]
     key = str(first["loc"][0])
-    fix = first["msg"].replace("Input should be", "it should be")
+    fix = _PLAIN.get(first["type"]) or first["msg"].replace("Input should be", "it should be")
+    if key in ("memory_size", "storage_budget"):
+        fix = 'give a number of samples like 500, or bytes like "64MiB"'
+    if isinstance(first["input"], Mapping):
+        fix = f"give one value; options of the strategy are keys such as {OPTION_PREFIX}loss"
     choices = re.findall(r"'([^']+)'", first.get("ctx", {}).get("expected", ""))
     if near := get_close_matches(str(first["input"]), choices, n=1):
         fix += f"; did you mean {near[0]}?"

@@ -113,14 +113,14 @@ def _locate(config: TrainConfig, given: Mapping[str, Any], resume: bool) -> RunF
         pattern = f"*-{run_suffix(config.strategy, config.benchmark)}"
         for path in sorted(RUNS.glob(pattern), reverse=True):
             folder = RunFolder(path)
-            if folder.started and not _changes(folder.read_config(), given):
+            if folder.started and not _changes(folder.read_config(), given, folder):
                 return folder
     return RunFolder(default_run_path(config.strategy, config.benchmark))
 
 
 def _resumed(folder: RunFolder, given: Mapping[str, Any]) -> Launch:
     saved = folder.read_config()
-    changes = _changes(saved, given)
+    changes = _changes(saved, given, folder)
     if changes:
         key, was, now = changes[0]
         raise BadInputError(
@@ -136,10 +136,14 @@ def _resumed(folder: RunFolder, given: Mapping[str, Any]) -> Launch:
     return Launch(config, folder, storage, action)
 
 
-def _changes(saved: TrainConfig, given: Mapping[str, Any]) -> list[tuple[str, object, object]]:
+def _changes(
+    saved: TrainConfig, given: Mapping[str, Any], folder: RunFolder
+) -> list[tuple[str, object, object]]:
     """What was asked for and is not how the run was started: key, value then, value now."""
     wanted = resolve_config(file={key: value for key, value in given.items() if value is not None})
     before, now = _flat(saved), _flat(wanted)
+    for flat in (before, now):
+        flat["storage"] = Path(flat.get("storage", folder.storage)).resolve()
     keys = [key.replace("-", "_") if not key.startswith("strategy.") else key for key in given]
     return [
         (key, before.get(key), now[key])

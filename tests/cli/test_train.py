@@ -219,7 +219,8 @@ def test_resuming_a_finished_run_prints_its_summary(copy_of_run, carousel):
     assert result.exit_code == 0
     assert json.loads(result.stdout) == summary_of(copy_of_run)
     assert (copy_of_run / "summary.json").read_bytes() == before
-    assert "finished" in result.stderr
+    assert result.stderr == ""
+    assert "finished" in carousel("train", "--resume", "--out", copy_of_run).stdout
 
 
 def test_a_run_in_the_way_is_kept_unless_fresh_is_asked_for(copy_of_run, first_run, carousel):
@@ -263,7 +264,7 @@ def test_the_bounds_run_without_a_memory(carousel, tmp_path, strategy):
 def test_json_prints_the_summary_and_nothing_else(carousel, tmp_path):
     result = carousel("train", "--json", "--out", tmp_path / "r", "--experiences", 2, *TINY)
     assert json.loads(result.stdout) == summary_of(tmp_path / "r")
-    assert "experience 1/2 learned" in result.stderr
+    assert result.stderr == ""
 
 
 def test_quiet_prints_one_line(carousel, tmp_path):

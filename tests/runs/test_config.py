@@ -47,6 +47,12 @@ def test_an_unknown_key_suggests_the_nearest(key, nearest):
         resolve_config(file={key: 1})
 
 
+def test_an_unknown_key_without_a_near_one_lists_no_names():
+    with pytest.raises(BadInputError) as caught:
+        resolve_config(file={"zzz": 1})
+    assert len(str(caught.value)) < 100
+
+
 @pytest.mark.parametrize("key", ["options", "strategy."])
 def test_keys_that_only_look_known(key):
     with pytest.raises(BadInputError):
@@ -59,7 +65,16 @@ def test_keys_that_only_look_known(key):
         ("swap_ratio", 1.5, "less than or equal to 1"),
         ("swap_ratio", -0.1, "greater than or equal to 0"),
         ("epochs", 0, "greater than or equal to 1"),
-        ("epochs", "many", "valid integer"),
+        ("epochs", "many", "give a whole number"),
+        ("epochs", 1.5, "give a whole number"),
+        ("epochs", None, "give a whole number"),
+        ("lr", "fast", "give a number"),
+        ("lr", float("inf"), "give a number"),
+        ("sync", "perhaps", "give true or false"),
+        ("memory_size", [1], "64MiB"),
+        ("strategy", {"loss": "bce"}, "strategy.loss"),
+        ("gate", 3, "give a name"),
+        ("storage", 3, "give a path"),
         ("lr", -1, "greater than 0"),
         ("optimizer", "adam", "did you mean adamw"),
         ("durability", "bound", "did you mean bounded"),

@@ -114,6 +114,16 @@ def test_fresh_leaves_samples_that_another_process_writes(tmp_path):
     assert (tmp_path / "db" / "data.mdb").exists()
 
 
+def test_the_usual_storage_may_be_named_when_resuming(tmp_path, monkeypatch):
+    started(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/storage", "a/../a/storage", tmp_path / "a" / "storage"):
+        launch = plan_launch(command_line={"out": "a", "storage": name}, resume=True)
+        assert launch.action == "resume"
+    with pytest.raises(BadInputError, match="storage is "):
+        plan_launch(command_line={"out": "a", "storage": "b"}, resume=True)
+
+
 def test_resuming_takes_the_settings_of_the_run(tmp_path):
     started(tmp_path / "a", lr=0.25, seed=3)
     launch = plan_launch(
