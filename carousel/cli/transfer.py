@@ -77,11 +77,10 @@ def import_samples(
     JPEG and PNG files as they are, with the sub-folders as classes.
     """
     from carousel.storage.owner import read_marker
-    from carousel.storage.transfer import import_store
+    from carousel.storage.transfer import check_source, import_store
 
     fields = [_parse_field(text) for text in schema or []]
-    if not folder.is_dir() or not any(folder.iterdir()):
-        raise BadInputError(f"{folder} holds no samples", fix="give a folder of samples")
+    check_source(folder)
     marker = read_marker(path)
     durability = marker.durability if marker else "bounded"
     with (

@@ -51,12 +51,13 @@ class Ingredients:
     options: Mapping[str, Any]
 
 
-def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
+def gather_ingredients(config: TrainConfig, storage: Path, *, discard: bool = False) -> Ingredients:
     """Load the stream and make the model; refuse what cannot work.
 
     Args:
         config: settings as the user gave them.
         storage: folder of the samples; only looked into.
+        discard: whether what it holds is going to be discarded, and may be anything.
 
     Raises:
         BadInputError: names the value and the fix; nothing was written but the data cache.
@@ -72,7 +73,8 @@ def gather_ingredients(config: TrainConfig, storage: Path) -> Ingredients:
         assert resolved.memory_size is not None
         swaps = most_swaps(config.swap_ratio, swap=not config.no_swap)
         plan_memory(resolved.memory_size, schema, swaps_per_step=swaps)
-        _check_stored_schema(storage, schema)
+        if not discard:
+            _check_stored_schema(storage, schema)
     _seed_everything(config, device)
     model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)
     model.to(device)

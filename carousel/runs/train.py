@@ -12,7 +12,13 @@ import numpy as np
 import torch
 
 from carousel.data import to_benchmark
-from carousel.errors import BadInputError, CarouselError, CheckpointError
+from carousel.errors import (
+    BadInputError,
+    CarouselError,
+    CheckpointError,
+    StorageCorruptedError,
+    UncleanStorageError,
+)
 from carousel.report.metrics import Matrix
 from carousel.report.record import Sample
 from carousel.runs.build import Ingredients, build_strategy, gather_ingredients
@@ -49,7 +55,12 @@ def train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
         RunInterrupted: a signal asked to stop; a checkpoint is written.
         CarouselError: the run failed; ``log.txt`` has the details.
     """
-    parts = gather_ingredients(launch.config, launch.storage)
+    with _storage_failures_explained(launch):
+        return _train(launch, progress)
+
+
+def _train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
+    parts = gather_ingredients(launch.config, launch.storage, discard=launch.fresh)
     if strategy_info(parts.config.strategy).has_memory:
         launch.require_storage()
     launch.clear_the_way()
@@ -293,6 +304,20 @@ def _save_model(model: torch.nn.Module, path: Path) -> None:
     temporary = path.with_name(path.name + ".tmp")
     torch.save({name: value.cpu() for name, value in model.state_dict().items()}, temporary)
     temporary.replace(path)
+
+
+@contextmanager
+def _storage_failures_explained(launch: Launch) -> Iterator[None]:
+    """A damaged storage may show before the log of the run is open."""
+    try:
+        yield
+    except (StorageCorruptedError, UncleanStorageError) as error:
+        if launch.folder.started and not getattr(error, "__notes__", None):
+            with _logging_to(launch.folder.log_file):
+                _log.exception("the storage cannot be used")
+            error.add_note(f"details in {launch.folder.log_file}")
+        error.args = (f"{error}, or discard the run with --fresh",)
+        raise
 
 
 @contextmanager

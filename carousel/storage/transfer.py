@@ -24,7 +24,15 @@ from carousel.storage.plain.image_file import from_file, is_record_file, suffix_
 from carousel.storage.record import ENCODED, FieldSpec, Record, RecordBatch, numpy_dtype
 from carousel.storage.tier import Progress, StorageTier
 
-__all__ = ["CLASS_NAMES", "AddedField", "ImportReport", "add_field", "export_store", "import_store"]
+__all__ = [
+    "CLASS_NAMES",
+    "AddedField",
+    "ImportReport",
+    "add_field",
+    "check_source",
+    "export_store",
+    "import_store",
+]
 
 CLASS_NAMES = "class_names"
 """Meta key of the folder names that `import_store` numbered, a JSON list."""
@@ -82,19 +90,23 @@ def export_store(tier: StorageTier, folder: str | Path, progress: Progress | Non
 
     Args:
         tier: the store; damaged samples are set aside and left out.
-        folder: an empty folder, or an earlier export of this store (what the store has deleted
-            since stays in it).
+        folder: an empty folder or a new one.
         progress: called with samples done and all samples.
 
     Returns:
         How many samples were written.
 
     Raises:
+        BadInputError: the folder holds samples already, among which some may be forgotten since.
         ForeignStorageError: the folder holds something else.
-        DuplicateIdError: the folder holds other samples under these ids.
     """
     tier.flush()
     with FileTier(folder) as files:
+        if len(files.entries()):
+            raise BadInputError(
+                f"{folder} holds {len(files.entries())} samples already",
+                fix="give an empty or new folder",
+            )
         count = _put(_stored(tier), len(tier.entries()), files, (), progress)
         _copy_meta(tier, files)
         return count
@@ -127,9 +139,7 @@ def import_store(
         DuplicateIdError: the store holds other samples under the same ids.
         TierFullError: the store is full and its rule lets nothing leave.
     """
-    source = Path(folder)
-    if not source.is_dir():
-        raise BadInputError(f"{source} is not a folder", fix="give a folder of samples")
+    source = check_source(folder)
     if not (source / JOURNAL).exists():
         return _import_files(source, tier, add, progress, images=True)
     try:
@@ -141,6 +151,36 @@ def import_store(
         _copy_meta(files, tier)
         damaged = {f"id {id_}": reason for id_, reason in files.quarantined().items()}
         return ImportReport(count, damaged)
+
+
+def check_source(folder: str | Path) -> Path:
+    """The folder, if `import_store` finds samples in it: nothing needs to be made for one without.
+
+    Raises:
+        BadInputError: it is no folder, or holds neither an export nor images in a folder a class.
+    """
+    source = Path(folder)
+    if not source.is_dir():
+        raise BadInputError(f"{source} is not a folder", fix="give a folder of samples")
+    if not (source / JOURNAL).exists() and not any(map(_is_sample, _files_of(source))):
+        raise BadInputError(
+            f"{source} holds no samples",
+            fix="give a folder of samples: an export, or JPEG and PNG files in a folder a class",
+        )
+    return source
+
+
+def _files_of(source: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(source.glob("*/*"))
+        if path.is_file() and not path.parent.name.startswith(".")
+    ]
+
+
+def _is_sample(path: Path) -> bool:
+    data = path.read_bytes()
+    return is_record_file(data) or suffix_of(data) != ".rec"
 
 
 def _copy_meta(source: StorageTier, target: StorageTier) -> None:
@@ -227,11 +267,7 @@ def _import_files(
     images: bool,
 ) -> ImportReport:
     """Import files one by one; `images`: also those that are no samples of Carousel."""
-    paths = [
-        path
-        for path in sorted(source.glob("*/*"))
-        if path.is_file() and not path.parent.name.startswith(".")
-    ]
+    paths = _files_of(source)
     names = sorted({path.parent.name for path in paths})
     if not names:
         raise BadInputError(

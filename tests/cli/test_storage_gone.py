@@ -38,6 +38,27 @@ def test_a_run_is_not_resumed_on_the_samples_of_another(cut_run, carousel, tmp_p
     assert "--fresh" in result.stderr
 
 
+def test_an_import_of_nothing_leaves_no_storage_behind(carousel, tmp_path):
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    (tmp_path / "photos" / "cats" / "list.txt").write_text("no image")
+    result = carousel("import", tmp_path / "photos", tmp_path / "db")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'photos'} holds no samples" in result.stderr
+    assert not (tmp_path / "db").exists()
+
+
+def test_a_run_on_a_damaged_storage_says_what_to_do(cut_run, carousel):
+    data = cut_run / "storage" / "data.mdb"
+    data.write_bytes(data.read_bytes()[:9000])
+    result = carousel("train", "--resume", "--out", cut_run)
+    assert result.exit_code == 1
+    assert "restore it from a copy" in result.stderr
+    assert "--fresh" in result.stderr
+    assert "Traceback" in (cut_run / "log.txt").read_text()
+    again = carousel("train", "--fresh", "--out", cut_run, "--quiet", *TINY)
+    assert again.exit_code == 0, again.output
+
+
 def test_a_compacted_storage_is_still_that_of_its_run(cut_run, carousel):
     assert carousel("compact", cut_run / "storage").exit_code == 0
     result = carousel("train", "--resume", "--out", cut_run, "--quiet")

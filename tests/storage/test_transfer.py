@@ -76,9 +76,28 @@ def test_out_to_files_and_back_is_the_same_store_bit_for_bit(tmp_path):
         report = import_store(tmp_path / "files", second)
         assert (report.imported, report.skipped) == (200, {})
         same(first, second)
-        assert export_store(second, tmp_path / "files") == 200
-        import_store(tmp_path / "files", second)
+        assert export_store(second, tmp_path / "more") == 200
+        import_store(tmp_path / "more", second)
         same(first, second)
+
+
+def test_an_export_does_not_mix_with_an_earlier_one(tmp_path):
+    tier = MemoryTier()
+    fill(tier)
+    export_store(tier, tmp_path / "files")
+    tier.delete_many(tier.entries().ids[:100])
+    with pytest.raises(BadInputError, match="200 samples already: give an empty or new folder"):
+        export_store(tier, tmp_path / "files")
+    assert export_store(tier, tmp_path / "new") == 100
+
+
+def test_a_folder_without_samples_is_refused_by_name(tmp_path):
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    (tmp_path / "photos" / "cats" / "list.txt").write_text("no image")
+    tier = MemoryTier()
+    with pytest.raises(BadInputError, match=r"photos holds no samples: give a folder of samples"):
+        import_store(tmp_path / "photos", tier)
+    assert tier.high_water == 0
 
 
 def test_files_without_their_journal_still_give_back_their_samples(tmp_path):
