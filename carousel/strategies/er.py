@@ -68,6 +68,7 @@ class ER(LeanTemplate):
         evaluator: Any = None,
         eval_every: int = -1,
     ) -> None:
+        """See the class."""
         super().__init__(
             model=model,
             optimizer=optimizer,

@@ -91,7 +91,7 @@ def _common_form(files: list[Path], resize: int | None) -> tuple[tuple[int, int]
         if resize is None and other != size:
             raise BadInputError(
                 f"{file} is {other[0]}x{other[1]} pixels, {files[0]} is {size[0]}x{size[1]}",
-                fix="bring all images to one size, or load them with resize=SIDE",
+                fix="bring all images to one size (from Python, resize does it)",
             )
     grey = all(mode in _GREY for _, mode in heads)
     return size if resize is None else (resize, resize), "L" if grey else "RGB"

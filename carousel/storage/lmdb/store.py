@@ -47,6 +47,7 @@ logger = logging.getLogger("carousel.storage")
 _QUEUE_BYTES = 4 << 20
 _GROUP_RECORDS = 256
 _AMPLIFICATION = 1.5
+_SMALL_RECORD = 2 << 10
 
 
 @dataclass(frozen=True)
@@ -326,7 +327,10 @@ class LMDBStore:
     def _warn_if_wasteful(self) -> None:
         if not self._warned and len(self.index) >= 64 and self._amplification() > _AMPLIFICATION:
             self._warned = True
-            logger.warning(
+            mean = self.index.total_length / self._amplification() / len(self.index)
+            logger.log(
+                # Small records never fill their pages: nothing to act on.
+                logging.INFO if mean < _SMALL_RECORD else logging.WARNING,
                 "records of %s take %.1f times their size in pages; another sample size, or "
                 "several samples a record, would save space",
                 self.path,

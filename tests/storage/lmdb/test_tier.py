@@ -817,6 +817,15 @@ def test_wasteful_sample_sizes_are_warned_about_once(make, caplog):
     assert tier.stats().space_amplification > 1.5
 
 
+def test_small_samples_waste_room_without_a_warning(make, caplog):
+    tier = make(sync=True)
+    with caplog.at_level(logging.INFO, "carousel.storage"):
+        tier.put_many(sized(range(100), 64))
+    assert tier.stats().space_amplification > 1.5
+    levels = [r.levelno for r in caplog.records if "times their size" in r.message]
+    assert levels == [logging.INFO]
+
+
 @pytest.mark.parametrize(
     "options",
     [
