@@ -12,8 +12,8 @@ import numpy as np
 
 from carousel.report.plots import PLOTS
 from carousel.report.record import RunRecord
-from carousel.report.tables import carousel_rows, score_rows
-from carousel.report.words import bytes_text, count_text, percent_text, seconds_text
+from carousel.report.tables import carousel_rows, score_rows, swap_rows
+from carousel.report.words import bytes_text, percent_text, seconds_text
 
 __all__ = ["render_page"]
 
@@ -97,14 +97,16 @@ def _headlines(run: RunRecord) -> list[tuple[str, str]]:
     summary = run.summary
     if not summary:
         return [(f"{run.done} of {len(run.matrix)}", "experiences done")]
-    swaps = summary["swaps"]
+    swaps = [(count, f"swaps {remark}") for name, count, remark in swap_rows(summary)[:1]]
+    tiers = [
+        (bytes_text(summary.get("ram_bytes_peak", summary["ram_bytes"])), "memory in RAM, at most"),
+        (bytes_text(summary["storage_bytes"]), "storage on disk"),
+    ]
     return [
         (percent_text(summary["final_accuracy"]), "final accuracy, all classes"),
         (percent_text(summary["average_accuracy"]), "average accuracy"),
         (percent_text(summary["forgetting"]), "forgetting"),
-        (count_text(swaps["done"]), f"swaps done of {count_text(swaps['requested'])}"),
-        (bytes_text(summary["ram_bytes"]), "memory in RAM"),
-        (bytes_text(summary["storage_bytes"]), "storage on disk"),
+        *(swaps + tiers if summary.get("memory_slots") else []),
         (seconds_text(summary["seconds"]), "run time"),
     ]
 
@@ -121,9 +123,9 @@ def _notice(run: RunRecord) -> str:
 def _tables(run: RunRecord) -> str:
     if not run.summary:
         return ""
-    return (
-        f"<h2>Result</h2>{_rows(score_rows(run.summary))}"
-        f"<h2>What the carousel did</h2>{_rows(carousel_rows(run.summary))}"
+    did = carousel_rows(run.summary)
+    return f"<h2>Result</h2>{_rows(score_rows(run.summary))}" + (
+        f"<h2>What the carousel did</h2>{_rows(did)}" if did else ""
     )
 
 
@@ -166,11 +168,30 @@ def _rows(rows: Sequence[tuple[str, str, str]]) -> str:
     return f"<table>{cells}</table>"
 
 
+def _flat(values: Mapping[str, object]) -> list[tuple[str, object]]:
+    """One row a value; those of a mapping inside follow its name."""
+    rows: list[tuple[str, object]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            rows += [(f"{key}: {name}", inner) for name, inner in _flat(value)]
+        else:
+            rows.append((str(key), value))
+    return rows
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(str(part) for part in value) or "-"
+    return "-" if value is None or value == {} else str(value)
+
+
 def _mapping(title: str, values: Mapping[str, object]) -> str:
     if not values:
         return ""
     cells = "".join(
-        f"<tr><td>{escape(str(key))}</td><td><code>{escape(str(value))}</code></td></tr>"
-        for key, value in values.items()
+        f"<tr><td>{escape(key)}</td><td><code>{escape(_value_text(value))}</code></td></tr>"
+        for key, value in _flat(values)
     )
     return f"<details><summary>{escape(title)}</summary><table>{cells}</table></details>"

@@ -14,7 +14,8 @@ from rich.text import Text
 from carousel.report.metrics import Matrix
 from carousel.report.words import bytes_text, count_text, percent_text, seconds_text
 
-__all__ = ["OUTCOMES", "carousel_rows", "matrix_table", "pairs_table", "score_rows", "summary_view"]
+__all__ = ["OUTCOMES", "carousel_rows", "matrix_table", "pairs_table"]
+__all__ += ["score_rows", "summary_view", "swap_rows"]
 
 OUTCOMES = {
     "done": "swapped",
@@ -35,15 +36,16 @@ WIDEST = 12
 def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     """What `carousel train` prints at its end."""
     matrix = np.asarray(summary["accuracy_matrix"], dtype=np.float64)
-    return Group(
+    parts: list[RenderableType] = [
         Text("Accuracy matrix", style="bold"),
         Text("row: after training on; column: tested on; in %", style="dim"),
         matrix_table(matrix),
         "",
         pairs_table("Result", score_rows(summary)),
-        "",
-        pairs_table("Carousel", carousel_rows(summary)),
-    )
+    ]
+    if rows := carousel_rows(summary):
+        parts += ["", pairs_table("Carousel", rows)]
+    return Group(*parts)
 
 
 def matrix_table(matrix: Matrix) -> Table:
@@ -81,7 +83,7 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("incremental accuracy", "average_incremental_accuracy", "mean over experiences"),
         ("forgetting", "forgetting", "best earlier minus last; 0 is best"),
         ("backward transfer", "bwt", "last minus just learned"),
-        ("forward transfer", "fwt", "just before learning minus untrained"),
+        ("forward transfer", "fwt", "just before learning minus the untrained model"),
     ]
     table = [(name, percent_text(summary.get(key)), remark) for name, key, remark in rows]
     pace = f"{summary['samples_per_second']:,.0f} stream samples a second of training"
@@ -89,22 +91,19 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def carousel_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What the carousel did: swaps by outcome, bytes, stalls, distinct samples."""
-    swaps = summary["swaps"]
+    """What the carousel did: swaps by outcome, bytes, stalls, distinct samples.
+
+    Nothing for a strategy without a memory.
+    """
     slots = summary.get("memory_slots", 0)
+    if not slots:
+        return []
     records = summary.get("storage_records", 0)
     live = bytes_text(summary["storage_live_bytes"])
-    rows = [
-        ("swaps", f"{count_text(swaps['done'])} done", f"of {count_text(swaps['requested'])} asked")
-    ]
-    rows += [
-        (f"  {name.replace('_', ' ')}", count_text(swaps[name]), words)
-        for name, words in OUTCOMES.items()
-        if name != "done" and swaps.get(name)
-    ]
+    most = summary.get("ram_bytes_peak", summary["ram_bytes"])
     return [
-        *rows,
-        ("memory", bytes_text(summary["ram_bytes"]), f"RAM for {count_text(slots)} samples"),
+        *swap_rows(summary),
+        ("memory", bytes_text(most), f"most RAM, for {count_text(slots)} samples"),
         (
             "storage",
             bytes_text(summary["storage_bytes"]),
@@ -117,6 +116,22 @@ def carousel_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ),
         ("save stalls", seconds_text(summary["save_stall_seconds"]), "training waited to save"),
     ]
+
+
+def swap_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Swaps by outcome; nothing where swapping was off."""
+    swaps = summary["swaps"]
+    if not summary.get("swapping", True):
+        return []
+    if not swaps["done"] and 0 < summary.get("storage_records", 0) <= summary["memory_slots"]:
+        return [("swaps", "none", "everything fits in RAM: nothing to swap")]
+    done, requested = count_text(swaps["done"]), count_text(swaps["requested"])
+    outcomes = [
+        (f"  {name.replace('_', ' ')}", count_text(swaps[name]), words)
+        for name, words in OUTCOMES.items()
+        if name != "done" and swaps.get(name)
+    ]
+    return [("swaps", f"{done} done", f"of {requested} asked"), *outcomes]
 
 
 def _table(title: str | None) -> Table:

@@ -6,15 +6,19 @@ __all__ = ["bytes_text", "count_text", "percent_text", "seconds_text"]
 
 
 def bytes_text(count: float) -> str:
-    """Bytes in binary units, three digits.
+    """Bytes in binary units, always with three digits; below 1000 bytes the exact count.
 
     Example:
         >>> bytes_text(512), bytes_text(67108864), bytes_text(1.5 * 1024**3)
-        ('512 B', '64 MiB', '1.5 GiB')
+        ('512 B', '64.0 MiB', '1.50 GiB')
     """
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = next((p for p in range(len(units)) if abs(count) < 1000 * 1024**p), len(units) - 1)
-    return f"{count / 1024**power:.3g} {units[power]}"
+    value = count / 1024**power
+    if power == 0:
+        return f"{value:.0f} B"
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{decimals}f} {units[power]}"
 
 
 def seconds_text(seconds: float) -> str:

@@ -109,6 +109,7 @@ class Observer:
 
     def _sample(self, strategy: Any, *, log: bool, step: int) -> None:
         stats = carousel_sample(strategy.memory)
+        self._totals.see_ram(stats["ram_bytes"])
         snapshot = Snapshot(
             experience=strategy.clock.train_exp_counter,
             experiences=self._experiences,

@@ -56,6 +56,8 @@ def summarize(
         "accuracy_matrix": matrix.tolist(),
         "test_samples": counts.tolist(),
         **stats,
+        "ram_bytes_peak": max(totals.ram_bytes_peak, stats["ram_bytes"]),
+        "swapping": stats["memory_slots"] > 0 and config.swap_ratio > 0 and not config.no_swap,
         "iterations": totals.iterations,
         "seconds": totals.seconds,
         "samples_per_second": totals.samples_per_second,

@@ -48,10 +48,15 @@ class Snapshot:
     storage_bytes: int
     seconds: float
 
-    def describe(self) -> str:
-        """Loss, accuracy, swaps and bytes in one line."""
+    def learning(self) -> str:
+        """Loss and accuracy."""
+        return f"loss {self.loss:.3f} · batch accuracy {percent_text(self.accuracy)}"
+
+    def memory(self) -> str:
+        """Swaps and bytes; empty for a strategy without a memory."""
+        if not self.ram_bytes:
+            return ""
         return (
-            f"loss {self.loss:.3f} · accuracy {percent_text(self.accuracy)} · "
             f"{count_text(self.swaps_done)} swaps · RAM {bytes_text(self.ram_bytes)} · "
             f"storage {bytes_text(self.storage_bytes)}"
         )
@@ -125,7 +130,8 @@ class PlainProgress:
         self.note(
             f"experience {snapshot.experience + 1}/{snapshot.experiences}, "
             f"epoch {snapshot.epoch + 1}/{snapshot.epochs}, "
-            f"step {snapshot.step}/{snapshot.steps}: {snapshot.describe()}"
+            f"step {snapshot.step}/{snapshot.steps}: "
+            + " · ".join(filter(None, (snapshot.learning(), snapshot.memory())))
         )
 
     def learned(self, experience: int, experiences: int, accuracy: float, seconds: float) -> None:
@@ -173,7 +179,8 @@ class LiveProgress:
         self._bars.update(
             self._steps, description=name, total=snapshot.steps, completed=snapshot.step
         )
-        self._status.plain = f"{seconds_text(snapshot.seconds)} · {snapshot.describe()}"
+        spent = f"{seconds_text(snapshot.seconds)} · {snapshot.learning()}"
+        self._status.plain = "\n".join(filter(None, (spent, snapshot.memory())))
 
     def learned(self, experience: int, experiences: int, accuracy: float, seconds: float) -> None:
         """Print how the experience ended above the bars."""

@@ -30,6 +30,7 @@ class Totals:
             "iterations": 0,
             "samples": 0,
             "seconds": 0.0,
+            "ram_bytes_peak": 0,
         }
         self._earlier = 0.0
         self._start = self._last = perf_counter()
@@ -49,6 +50,15 @@ class Totals:
         """Stream samples a second of training, testing left out."""
         training = sum(self.times[phase] for phase in TRAINING_PHASES)
         return int(self.state["samples"]) / training if training else 0.0
+
+    @property
+    def ram_bytes_peak(self) -> int:
+        """Most RAM that the memory was seen to hold."""
+        return int(self.state["ram_bytes_peak"])
+
+    def see_ram(self, count: int) -> None:
+        """The memory holds so many bytes now."""
+        self.state["ram_bytes_peak"] = max(self.ram_bytes_peak, count)
 
     def count_step(self, samples: int) -> None:
         """One more training step, on so many samples of the stream."""
@@ -80,5 +90,6 @@ class Totals:
         self._before.update(state["before"])
         for key in ("iterations", "samples", "seconds"):
             self.state[key] = state[key]
+        self.see_ram(int(state.get("ram_bytes_peak", 0)))
         self._earlier = float(state["seconds"])
         self._start = self._last = perf_counter()

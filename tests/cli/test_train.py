@@ -30,6 +30,7 @@ KEYS = {
     "accuracy_matrix",
     "swaps",
     "ram_bytes",
+    "ram_bytes_peak",
     "storage_bytes",
     "storage_live_bytes",
     "save_stall_seconds",
@@ -108,7 +109,7 @@ def test_the_summary_has_every_key_and_adds_up(first_run):
     assert swaps["done"] > 0
     assert summary["storage_records"] == 240
     assert summary["storage_bytes"] >= summary["storage_live_bytes"] > 0
-    assert summary["ram_bytes"] > 0
+    assert 0 < summary["ram_bytes"] <= summary["ram_bytes_peak"] < 2 * summary["ram_bytes"]
     assert 20 < summary["distinct_samples_replayed"] <= 240
     assert 0 < sum(summary["times"].values()) <= summary["seconds"]
     assert summary["samples_per_second"] > 0

@@ -38,13 +38,32 @@ def test_the_page_stands_alone_and_says_it_all(finished_run, tmp_path):
     check_html(page)
     assert page.count("data:image/png;base64,") == 5
     assert not re.search(r'(src|href)="(?!data:)', page)
-    for words in ("79.0 %", "swaps done of 40", "31.2 KiB", "1,234", "split-digits", "python"):
+    for words in ("79.0 %", "swaps of 40 asked", "31.2 KiB", "1,234", "split-digits", "python"):
         assert words in page, words
 
 
 def test_values_are_escaped(finished_run, tmp_path):
     page = render_page(finished_run, {})
     assert "<script>" not in page
+
+
+def test_settings_and_packages_are_tables(finished_run):
+    finished_run.config = {"limit": None, "sync": False, "logger": [], "lr": 0.1}
+    finished_run.environment = {"packages": {"torch": "2", "wandb": None}, "command": ["a", "b"]}
+    page = render_page(finished_run, {})
+    for row in ("limit -", "sync no", "logger -", "lr 0.1", "packages: torch 2"):
+        name, value = row.rsplit(" ", 1)
+        assert f"<td>{name}</td><td><code>{value}</code></td>" in page, row
+    assert "<code>a b</code>" in page
+    assert "None" not in page
+
+
+def test_a_run_without_a_memory_has_no_carousel(finished_run):
+    finished_run.summary = {**finished_run.summary, "memory_slots": 0}
+    page = render_page(finished_run, {})
+    assert "carousel did" not in page
+    assert "swaps" not in page
+    assert "storage" not in page
 
 
 def test_an_unfinished_run_says_so(tmp_path):

@@ -22,6 +22,18 @@ def test_the_summary_says_what_the_carousel_did(finished_run):
         assert outcome in text or outcome == "swapped"
 
 
+def test_only_what_there_is_is_told(finished_run):
+    summary = finished_run.summary
+    assert "Carousel" not in text_of(summary_view({**summary, "memory_slots": 0}))
+    assert "asked" not in text_of(summary_view({**summary, "swapping": False}))
+    idle = {**dict.fromkeys(summary["swaps"], 0), "requested": 9, "no_candidate": 9}
+    small = {**summary, "swaps": idle, "storage_records": 500}
+    assert "everything fits in RAM: nothing to swap" in text_of(summary_view(small))
+    large = {**small, "storage_records": 501}
+    assert "0 done" in text_of(summary_view(large))
+    assert "1.00 MiB" in text_of(summary_view({**summary, "ram_bytes_peak": 2**20}))
+
+
 def test_an_unfinished_matrix_has_empty_cells():
     matrix = np.full((2, 2), np.nan)
     matrix[0] = [1.0, 0.25]

@@ -10,9 +10,12 @@ from carousel.report.words import bytes_text, percent_text, seconds_text
     [
         (0, "0 B"),
         (999, "999 B"),
-        (1000, "0.977 KiB"),
-        (64 * 2**20, "64 MiB"),
-        (3 * 2**50, "3.07e+03 TiB"),
+        (1000, "0.98 KiB"),
+        (9.999 * 2**20, "10.0 MiB"),
+        (99.96 * 2**20, "100 MiB"),
+        (1.5 * 2**30, "1.50 GiB"),
+        (64 * 2**20, "64.0 MiB"),
+        (3 * 2**50, "3072 TiB"),
     ],
 )
 def test_bytes(value, text):

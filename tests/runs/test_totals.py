@@ -72,3 +72,15 @@ def test_a_resumed_run_goes_on_counting(clock):
     assert second.seconds == 5
     assert second.state["iterations"] == 2
     assert second.state["samples"] == 16
+
+
+def test_the_peak_of_the_memory_survives_a_resume():
+    totals, again = Totals(), Totals()
+    for count in (5, 9, 3):
+        totals.see_ram(count)
+    again.see_ram(4)
+    again.load(totals.state)
+    assert (totals.ram_bytes_peak, again.ram_bytes_peak) == (9, 9)
+    before = {key: value for key, value in totals.state.items() if key != "ram_bytes_peak"}
+    again.load(before)
+    assert again.ram_bytes_peak == 9
