@@ -14,7 +14,6 @@ import numpy.typing as npt
 from torch import Tensor
 
 from carousel.errors import BadInputError
-from carousel.memory import seeds
 from carousel.memory.admission import Admission
 from carousel.memory.at_exit import close_at_exit
 from carousel.memory.core import Core, Fetch
@@ -22,6 +21,7 @@ from carousel.memory.counters import SwapCounters
 from carousel.memory.gate import Gate
 from carousel.memory.id_journal import IdJournal
 from carousel.memory.intake import Intake, Labels, SampleBatch, columns
+from carousel.memory.lifetime import while_open
 from carousel.memory.reader import schema_of
 from carousel.memory.replacement import Replacement
 from carousel.memory.replay import Replay
@@ -138,8 +138,9 @@ class Carousel:
                 raise
         close_at_exit(self)
 
+    @while_open
     def save(
-        self, ids: Ints | None, labels: Labels, tasks: Labels | None = None, **fields: FieldValue
+        self, /, ids: Ints | None, labels: Labels, tasks: Labels | None = None, **fields: FieldValue
     ) -> Ints:
         """Queue samples to storage; blocks while its queue is full. Returns their ids, (n,).
 
@@ -160,14 +161,14 @@ class Carousel:
         That thread reads all but the first batch. In sync mode all are saved when this returns.
         """
         rest = iter(batches)
-        first = next(rest, None)
-        if first is None:
+        if (first := next(rest, None)) is None:
             return
         self._core_for(first.fields)
         self._saver.start(chain([first], rest))
         if self._settings.sync:
             self._saver.wait()
 
+    @while_open
     def reserve(self, run: str, experience: int, count: int) -> int:
         """The first of `count` consecutive ids for the samples of an experience.
 
@@ -176,6 +177,7 @@ class Carousel:
         """
         return IdJournal(self._tier).reserve(run, experience, count)
 
+    @while_open
     def admit(
         self, ids: Ints, labels: Labels, tasks: Labels | None = None, *, fetch: Fetch
     ) -> Ints:
@@ -225,7 +227,7 @@ class Carousel:
     def observe(self, replay: Replay, logits: Tensor, losses: Tensor | None = None) -> None:
         """Show the forward pass of a replayed batch; the gate picks rows, and they may leave.
 
-        Best called right before the backward pass, in whose time the worker then reads.
+        Best called right before the backward pass, in whose time the worker reads.
 
         Args:
             replay: from `sample`, after the last `step`.
@@ -247,11 +249,10 @@ class Carousel:
     @timed
     def step(self) -> None:
         """The end of a training step: finished swaps become visible."""
-        if self._core is None:
-            return
-        self._core.engine.step()
-        if self._settings.watch is not None:
-            self._core.make_room(self._settings.watch, self._settings.admission)
+        if self._core is not None:
+            self._core.engine.step()
+            if self._settings.watch is not None:
+                self._core.make_room(self._settings.watch, self._settings.admission)
 
     def forget(self, *, ids: Named = (), labels: Named = (), tasks: Named = ()) -> int:
         """Remove samples from RAM and storage for good; returns how many storage held.
@@ -346,8 +347,7 @@ class Carousel:
             "format": _FORMAT,
             "storage": self._tier.identity,
             "high_water": self._intake.high_water,
-            "admission": self._settings.admission.state_dict(),
-            "rngs": {name: seeds.state_of(rng) for name, rng in self._settings.rngs.items()},
+            **self._settings.state_dict(),
             "manager_ns": self.manager_ns,
             "restore_losses": self._restore_losses,
             "schema": core and core.slab.schema.to_json(),
@@ -362,10 +362,8 @@ class Carousel:
         there is one, and counted in ``stats().restore_losses``.
 
         Raises:
-            CheckpointError: the state is of another format or memory size, or storage cannot be
-                read.
-            BadInputError: the storage is another one, or has lost all samples.
-            SchemaMismatchError: the storage holds samples of another schema.
+            CheckpointError: the format or memory size is another, or storage cannot be read.
+            BadInputError: the storage is another one, of another schema, or lost all samples.
         """
         check_state(state, _FORMAT)
         core = None if state["schema"] is None else self._build(Schema.from_json(state["schema"]))
@@ -377,9 +375,7 @@ class Carousel:
         self._tier.hide_from(self._intake.high_water)
         if core is not None:
             self._restore(core, state["core"])
-        self._settings.admission.load_state_dict(state["admission"])
-        for name, rng in self._settings.rngs.items():
-            seeds.load_state(rng, state["rngs"][name])
+        self._settings.load_state_dict(state)
         self.manager_ns = int(state["manager_ns"])
 
     def _core_for(self, fields: Mapping[str, FieldValue]) -> Core:
@@ -396,8 +392,8 @@ class Carousel:
     def _restore(self, core: Core, state: dict[str, Any]) -> None:
         if self._core is not None:  # its worker draws from the generators that are restored here
             self._core.engine.close()
-        replacement, rng = self._settings.replacement, self._settings.rngs["draw"]
-        self._restore_losses += core.load_state_dict(state, self._tier, replacement, rng)
+        chance = self._settings.replacement, self._settings.rngs["draw"]
+        self._restore_losses += core.load_state_dict(state, self._tier, *chance)
         self._core = core
 
     def _save_batch(self, batch: SampleBatch) -> Ints:

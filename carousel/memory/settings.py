@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,19 @@ class Settings:
             rngs={name: seeds.generator(seed, name) for name in _STREAMS},
             seed=seed,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the admission rule has seen, and where the generators stand."""
+        return {
+            "admission": self.admission.state_dict(),
+            "rngs": {name: seeds.state_of(rng) for name, rng in self.rngs.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.admission.load_state_dict(state["admission"])
+        for name, rng in self.rngs.items():
+            seeds.load_state(rng, state["rngs"][name])
 
     def build_core(self, schema: Schema, tier: StorageTier) -> Core:
         """Slots and engine for samples of a schema.

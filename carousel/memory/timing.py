@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from carousel.memory.lifetime import while_open
+
 __all__ = ["HasManagerTime", "timed"]
 
 P = ParamSpec("P")
@@ -23,7 +25,7 @@ M = TypeVar("M", bound=HasManagerTime)
 
 
 def timed(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
-    """Adds the wall time of each call of a method to ``self.manager_ns``."""
+    """Adds the wall time of each call of a method to ``self.manager_ns``; see `while_open` too."""
 
     @functools.wraps(method)
     def call(self: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,4 +35,4 @@ def timed(method: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P],
         finally:
             self.manager_ns += time.perf_counter_ns() - start
 
-    return call
+    return while_open(call)

@@ -11,7 +11,12 @@ import psutil
 import pytest
 import torch
 
-from carousel.errors import BadInputError, CheckpointError, SchemaMismatchError
+from carousel.errors import (
+    BadInputError,
+    CheckpointError,
+    SchemaMismatchError,
+    StorageClosedError,
+)
 from carousel.memory import Carousel, SampleBatch
 from carousel.memory.checkpoint import load_checkpoint, save_checkpoint
 from carousel.memory.machine import MachineMemory
@@ -471,6 +476,26 @@ def test_a_storage_that_is_another_one_or_lost_everything_is_refused(make_memory
     tier.delete_many(np.arange(60))
     with pytest.raises(BadInputError, match="is empty and the checkpoint names 20"):
         memory.load_state_dict(state)
+
+
+def test_a_closed_memory_and_a_negative_number_are_refused(make_memory, coded):
+    memory = make_memory()
+    ids = coded.save(memory, 20)
+    coded.admit(memory, ids)
+    with pytest.raises(BadInputError, match="-1 samples"):
+        memory.sample(-1)
+    memory.close()
+    for use in (
+        lambda: memory.sample(4),
+        lambda: memory.sample_slots(np.arange(4)),
+        lambda: coded.save(memory, 4),
+        lambda: coded.admit(memory, ids),
+        lambda: memory.reserve("run", 0, 3),
+        memory.step,
+    ):
+        with pytest.raises(StorageClosedError, match="was closed; use it before close"):
+            use()
+    memory.close()
 
 
 def test_an_empty_memory_has_a_state_too(make_memory):
