@@ -13,6 +13,7 @@ from carousel.cli.doctor import doctor
 from carousel.cli.evaluate import evaluate
 from carousel.cli.failures import CarouselGroup
 from carousel.cli.forget import forget
+from carousel.cli.help import PlainCommand
 from carousel.cli.inspect import inspect
 from carousel.cli.plan import plan
 from carousel.cli.report import report
@@ -63,4 +64,4 @@ for name, command, heading in (
     ("benchmarks", benchmarks, KNOW),
     ("doctor", doctor, KNOW),
 ):
-    app.command(name, rich_help_panel=heading)(command)
+    app.command(name, cls=PlainCommand, rich_help_panel=heading)(command)

@@ -22,7 +22,8 @@ def benchmarks(
     data_root: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of data files. [dim]\\[$CAROUSEL_DATA or ~/.cache/carousel][/dim]"
+            metavar="PATH",
+            help="Folder of data files. [dim]\\[$CAROUSEL_DATA or ~/.cache/carousel][/dim]",
         ),
     ] = None,
     as_json: JsonFlag = False,

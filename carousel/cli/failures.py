@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from carousel.cli.help import plain_metavars
 from carousel.errors import BadInputError, CarouselError, ForeignStorageError, StorageLockedError
 
 __all__ = ["BAD_INPUT", "FAILURE", "INTERRUPTED", "CarouselGroup"]
@@ -29,6 +30,10 @@ class CarouselGroup(TyperGroup):
 
     With ``CAROUSEL_DEBUG=1`` in the environment the traceback is printed too.
     """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, with plain metavars."""
+        return plain_metavars(super().get_params(ctx))
 
     def main(
         self,

@@ -23,12 +23,14 @@ Several = list[int] | None
 def forget(
     path: StorePath,
     *,
-    ids: Annotated[Several, typer.Option("--id", help="Sample of this id; repeatable.")] = None,
+    ids: Annotated[
+        Several, typer.Option("--id", metavar="N", help="Sample of this id; repeatable.")
+    ] = None,
     labels: Annotated[
-        Several, typer.Option("--class", help="All samples of this class; repeatable.")
+        Several, typer.Option("--class", metavar="N", help="All samples of this class; repeatable.")
     ] = None,
     tasks: Annotated[
-        Several, typer.Option("--task", help="All samples of this task; repeatable.")
+        Several, typer.Option("--task", metavar="N", help="All samples of this task; repeatable.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All samples.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -63,7 +63,9 @@ _PANELS = {
 @with_settings(_PANELS)
 def train(
     *,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="YAML file of settings.")
+    ] = None,
     assign: Annotated[
         list[str] | None,
         typer.Option(

@@ -204,8 +204,10 @@ def default_run_path(strategy: str, benchmark: str, now: datetime | None = None)
 
 def run_suffix(strategy: str, benchmark: str) -> str:
     """The end of a default run folder's name, safe for any file system."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in benchmark)
-    return f"{strategy}-{safe}"
+    scheme, _, path = benchmark.partition(":")
+    name = f"{scheme}-{Path(path).resolve().stem}" if path else scheme
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+    return f"{strategy}-{safe.strip('-')}"
 
 
 def read_lines(path: Path) -> list[Sample]:

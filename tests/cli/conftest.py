@@ -15,8 +15,9 @@ from carousel.storage import FieldSpec, LMDBTier, RecordBatch
 def carousel() -> Callable[..., Result]:
     """Run a command line in this process."""
 
-    def run(*words: object, answer: str | None = None) -> Result:
-        return CliRunner().invoke(app, [str(word) for word in words], input=answer)
+    def run(*words: object, answer: str | None = None, width: int = 80) -> Result:
+        env = {"COLUMNS": str(width)}
+        return CliRunner().invoke(app, [str(word) for word in words], input=answer, env=env)
 
     return run
 

@@ -30,6 +30,16 @@ def test_every_command_has_a_help(carousel, words):
     result = carousel(*words)
     assert result.exit_code == 0
     assert "Usage: carousel" in result.stdout
+    assert "<bool>" not in result.stdout
+    assert "list[" not in result.stdout
+
+
+def test_paragraphs_of_the_help_flow(carousel):
+    result = carousel("verify", "-h", width=200)
+    assert "Damaged samples are set aside and never served, unless another" in result.stdout
+    text = carousel("import", "-h", width=200).stdout
+    lines = [line.strip() for line in text.split("Arguments")[0].splitlines() if line.strip()]
+    assert all(line.endswith((".", "]", "PATH", "}", "─", "╭─")) for line in lines), lines
 
 
 @pytest.mark.parametrize(

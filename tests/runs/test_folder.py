@@ -13,6 +13,7 @@ from carousel.runs.folder import (
     RunFolder,
     default_run_path,
     read_lines,
+    run_suffix,
     write_atomically,
 )
 
@@ -108,7 +109,7 @@ def test_default_paths_are_told_apart_and_safe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     now = datetime(2026, 1, 2, 3, 4, 5)
     first = default_run_path("er", "folder:/a b/c", now)
-    assert str(first) == "runs/2026-01-02-030405-er-folder--a-b-c"
+    assert str(first) == "runs/2026-01-02-030405-er-folder-c"
     first.mkdir(parents=True)
     assert default_run_path("er", "folder:/a b/c", now).name.endswith("-2")
 
@@ -118,3 +119,17 @@ def test_an_atomic_write_leaves_no_scrap(tmp_path):
     write_atomically(tmp_path / "a.json", "two")
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
     assert (tmp_path / "a.json").read_text() == "two"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "name"),
+    [
+        ("split-digits", "er-split-digits"),
+        ("npz:../../data/my set.npz", "er-npz-my-set"),
+        ("folder:/home/me/pictures/", "er-folder-pictures"),
+        ("folder:~/a.b/..", None),
+    ],
+)
+def test_a_default_name_holds_no_pieces_of_a_path(benchmark, name):
+    found = run_suffix("er", benchmark)
+    assert found == name or (name is None and "." not in found)
