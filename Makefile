@@ -5,16 +5,22 @@ BIN    := $(VENV)/bin
 # One thread a process: two cores are shared by the tests, and one thread is repeatable.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install train test lint bench study docs clean
+.PHONY: help install train test lint bench study docs clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r name what; do printf '%-9s %s\n' "$$name" "$$what"; done
 
 install: $(VENV)/.installed ## the package in .venv
 $(VENV)/.installed: pyproject.toml
+	@echo "installing carousel with torch and Avalanche into $(VENV): a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[data,test]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing the tools of developers into $(VENV)"
 	$(BIN)/python -m pip install --quiet --editable ".[data,dev]"
 	touch $@
 
