@@ -171,7 +171,8 @@ def _stream(
 def _n_groups(dataset: ArrayDataset) -> int:
     if dataset.group is None:
         raise BadInputError(
-            f"{dataset.name} has no groups", fix="give the group of every sample, or choose scenario class"
+            f"{dataset.name} has no groups",
+            fix="give the group of every sample, or choose scenario class",
         )
     return len(np.unique(dataset.group))
 
