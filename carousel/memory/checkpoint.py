@@ -13,6 +13,7 @@ import torch
 import xxhash
 
 from carousel.errors import CheckpointError
+from carousel.storage.disk import sync_folder
 
 __all__ = ["latest_checkpoint", "load_checkpoint", "save_checkpoint", "save_numbered"]
 
@@ -50,7 +51,7 @@ def save_checkpoint(path: str | Path, state: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise CheckpointError(f"checkpoint {path} cannot be written: {error}") from error
@@ -130,11 +131,3 @@ def _numbered(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
