@@ -12,8 +12,9 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from carousel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from carousel.errors import CarouselError
@@ -24,22 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["ER", "CarMPlugin", "Carousel", "CarouselError", "FileTier", "LMDBTier", "MemoryTier"]
 __version__ = "0.1.0"
 
-_HOMES = {
-    "ER": "carousel.strategies",
-    "CarMPlugin": "carousel.strategies",
-    "Carousel": "carousel.memory",
-    "CarouselError": "carousel.errors",
-    "FileTier": "carousel.storage",
-    "LMDBTier": "carousel.storage",
-    "MemoryTier": "carousel.storage",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'carousel' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "errors": ("CarouselError",),
+        "memory": ("Carousel",),
+        "storage": ("FileTier", "LMDBTier", "MemoryTier"),
+        "strategies": ("ER", "CarMPlugin"),
+    },
+)

@@ -11,8 +11,9 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from carousel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from carousel.data.benchmark import to_benchmark
@@ -39,29 +40,14 @@ __all__ = [
     "to_benchmark",
 ]
 
-_HOMES = {
-    "ArrayDataset": "carousel.data.dataset",
-    "BenchmarkInfo": "carousel.data.registry",
-    "OnlineExperience": "carousel.data.stream",
-    "Split": "carousel.data.stream",
-    "Stream": "carousel.data.stream",
-    "ToModelInput": "carousel.data.transform",
-    "class_incremental": "carousel.data.scenarios",
-    "domain_incremental": "carousel.data.scenarios",
-    "list_benchmarks": "carousel.data.registry",
-    "load_dataset": "carousel.data.registry",
-    "load_stream": "carousel.data.registry",
-    "make_stream": "carousel.data.scenarios",
-    "online": "carousel.data.stream",
-    "to_benchmark": "carousel.data.benchmark",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'carousel.data' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "benchmark": ("to_benchmark",),
+        "dataset": ("ArrayDataset",),
+        "registry": ("BenchmarkInfo", "list_benchmarks", "load_dataset", "load_stream"),
+        "scenarios": ("class_incremental", "domain_incremental", "make_stream"),
+        "stream": ("OnlineExperience", "Split", "Stream", "online"),
+        "transform": ("ToModelInput",),
+    },
+)

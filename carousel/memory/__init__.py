@@ -5,8 +5,9 @@ The names below are imported when first used: reading a size or a name loads no 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from carousel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from carousel.memory.carousel import Carousel
@@ -18,21 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Carousel", "CarouselStats", "Replay", "SampleBatch", "Schema", "SwapCounters"]
 
-_HOMES = {
-    "Carousel": "carousel",
-    "CarouselStats": "stats",
-    "Replay": "replay",
-    "SampleBatch": "intake",
-    "Schema": "schema",
-    "SwapCounters": "counters",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"carousel.memory.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'carousel.memory' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "carousel": ("Carousel",),
+        "counters": ("SwapCounters",),
+        "intake": ("SampleBatch",),
+        "replay": ("Replay",),
+        "schema": ("Schema",),
+        "stats": ("CarouselStats",),
+    },
+)

@@ -100,6 +100,7 @@ def plan_memory(
 
     Example:
         >>> import torch
+        >>> from carousel.memory.schema import Schema
         >>> plan_memory(500, Schema.of({"x": torch.zeros(1, 28, 28)}), swaps_per_step=32)
         MemoryPlan(slots=500, spares=96, sample_bytes=3136)
     """

@@ -9,10 +9,10 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from carousel.errors import BadInputError
+from carousel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,15 +43,18 @@ __all__ = [
     "parse_size",
 ]
 
-_HOMES = {
-    "budget": ("Budget", "parse_budget", "parse_size"),
-    "plain.file_tier": ("FileTier",),
-    "lmdb.tier": ("LMDBTier",),
-    "plain.memory_tier": ("MemoryTier",),
-    "record": ("ENCODED", "FieldSpec", "Layout", "Record", "RecordBatch"),
-    "tier": ("ReadStatus", "StorageTier", "TierStats", "VerifyReport"),
-}
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "budget": ("Budget", "parse_budget", "parse_size"),
+        "plain.file_tier": ("FileTier",),
+        "lmdb.tier": ("LMDBTier",),
+        "plain.memory_tier": ("MemoryTier",),
+        "record": ("ENCODED", "FieldSpec", "Layout", "Record", "RecordBatch"),
+        "tier": ("ReadStatus", "StorageTier", "TierStats", "VerifyReport"),
+    },
+    also=("open_tier",),
+)
 _KINDS = {"lmdb": "LMDBTier", "files": "FileTier", "memory": "MemoryTier"}
 
 
@@ -74,13 +77,3 @@ def open_tier(path: str | Path | None, kind: str = "lmdb", **options: Any) -> St
     if path is None:
         raise BadInputError("path is None", fix=f"give the folder of the {kind} storage")
     return cast("StorageTier", make(path, **options))
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"carousel.storage.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'carousel.storage' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

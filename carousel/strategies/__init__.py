@@ -8,9 +8,9 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from carousel.lazy import lazy_names
 from carousel.strategies.registry import (
     StrategyInfo,
     list_strategies,
@@ -46,24 +46,17 @@ __all__ = [
     "strategy_info",
 ]
 
-_HOMES = {
-    "ER": "er",
-    "CarMPlugin": "plugin",
-    "FastLoader": "fast",
-    "Joint": "bounds",
-    "LeanTemplate": "lean",
-    "Naive": "bounds",
-    "RunCheckpoint": "checkpoint",
-    "SeenClassesBCE": "loss",
-    "StreamLoader": "loader",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"carousel.strategies.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'carousel.strategies' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "bounds": ("Joint", "Naive"),
+        "checkpoint": ("RunCheckpoint",),
+        "er": ("ER",),
+        "fast": ("FastLoader",),
+        "lean": ("LeanTemplate",),
+        "loader": ("StreamLoader",),
+        "loss": ("SeenClassesBCE",),
+        "plugin": ("CarMPlugin",),
+    },
+    also=("StrategyInfo", "list_strategies", "make_strategy", "register_strategy", "strategy_info"),
+)
