@@ -23,7 +23,6 @@ class BackgroundSaver:
     def __init__(self, save: Callable[[SampleBatch], object]) -> None:
         self._save = save
         self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
         self._error: BaseException | None = None
 
     @property
@@ -34,7 +33,6 @@ class BackgroundSaver:
     def start(self, batches: Iterable[SampleBatch]) -> None:
         """Save these batches in the background; waits first for those that came before."""
         self.wait()
-        self._stopping.clear()
         self._thread = threading.Thread(
             target=self._run, args=(batches,), name="carousel-save", daemon=True
         )
@@ -55,16 +53,9 @@ class BackgroundSaver:
         if error is not None:
             raise error
 
-    def cancel(self, timeout: float = 30.0) -> None:
-        """Stop after the batch in hand; raises like `wait`."""
-        self._stopping.set()
-        self.wait(timeout)
-
     def _run(self, batches: Iterable[SampleBatch]) -> None:
         try:
             for batch in batches:
-                if self._stopping.is_set():
-                    return
                 self._save(batch)
         except BaseException as error:  # sys.exit in a data set, too, must not end in silence
             self._error = error

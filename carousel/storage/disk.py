@@ -84,16 +84,16 @@ def extend(file_path: Path, size: int, target: int) -> None:
 
 def sync_file(file_path: Path) -> None:
     """Bring a file's bytes to the medium."""
-    file = os.open(file_path, os.O_RDWR)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    _sync(file_path, os.O_RDWR)
 
 
 def sync_folder(folder: Path) -> None:
     """Make created, renamed and removed names in a folder survive power loss."""
-    file = os.open(folder, os.O_RDONLY)
+    _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    file = os.open(path, flags)
     try:
         os.fsync(file)
     finally:

@@ -74,21 +74,3 @@ def test_an_error_surfaces_at_wait_once(where, kind):
     saver.wait()
     saver.start(batches(0))
     saver.wait()
-
-
-def test_cancel_stops_after_the_batch_in_hand():
-    saved, go_on, started = [], threading.Event(), threading.Event()
-
-    def save(batch):
-        started.set()
-        go_on.wait()
-        saved.append(batch)
-
-    saver = BackgroundSaver(save)
-    saver.start(batches(100))
-    started.wait()
-    saver._stopping.set()
-    go_on.set()
-    saver.cancel()
-    assert len(saved) == 1
-    assert not saver_threads()
