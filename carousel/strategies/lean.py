@@ -14,6 +14,7 @@ from avalanche.models.utils import is_multi_task_module
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
+from carousel.strategies.facts import StreamFacts, facts_of
 from carousel.strategies.loader import StreamLoader
 
 __all__ = ["LeanTemplate"]
@@ -41,6 +42,23 @@ class LeanTemplate(SupervisedTemplate):
     criterion has been called; else it is the criterion's value from the start. A plugin whose
     attribute ``leaves_loss`` is true says that it does not look.
     """
+
+    def check_stream(self, facts: StreamFacts) -> None:
+        """Refuse a stream that the strategy cannot serve; by default it takes any.
+
+        Called before each experience, and by `carousel train` before anything is written, which
+        knows the whole stream.
+
+        Raises:
+            BadInputError: names what is missing and the fix.
+        """
+
+    def _before_training_exp(self, **kwargs: Any) -> None:
+        if type(self).check_stream is not LeanTemplate.check_stream:
+            memory = getattr(self, "memory", None)
+            slots = None if memory is None else getattr(memory.carousel, "slots", None)
+            self.check_stream(facts_of(self.experience, slots))
+        super()._before_training_exp(**kwargs)
 
     def training_epoch(self, **kwargs: Any) -> None:  # noqa: PLR0912 - one loop an event
         """One pass over the loader; see `SGDUpdate.training_epoch` of Avalanche."""
