@@ -13,7 +13,13 @@ from torch.nn import Module
 
 from carousel.errors import CheckpointError
 
-__all__ = ["learner_state", "put_back_learner", "random_state", "set_random_state"]
+__all__ = [
+    "learner_state",
+    "put_back_learner",
+    "random_state",
+    "set_random_state",
+    "take_shapes",
+]
 
 
 def learner_state(strategy: Any) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def put_back_learner(strategy: Any, state: dict[str, Any], experiences: Sequence
     if strategy.optimized_param_id is None:
         strategy.make_optimizer(reset_optimizer_state=True)
     _grow(strategy, state["model"], experiences)
-    _take_shapes(model, state["model"])
+    take_shapes(model, state["model"])
     model.load_state_dict(state["model"])
     _put_back_optimizer(strategy, state)
 
@@ -64,7 +70,7 @@ def _grow(strategy: Any, saved: dict[str, Tensor], experiences: Sequence[Any]) -
     strategy.is_training = training
 
 
-def _take_shapes(model: Module, saved: dict[str, Tensor]) -> None:
+def take_shapes(model: Module, saved: dict[str, Tensor]) -> None:
     """Give tensors their saved shapes in place, so that the optimizer goes on to know them."""
     for name, module in model.named_modules():
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
