@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointError",
     "CorruptRecordError",
     "DatasetMissingError",
+    "DivergedError",
     "DuplicateIdError",
     "ForeignStorageError",
     "SchemaMismatchError",
@@ -118,6 +119,31 @@ class StorageIOError(StorageError):
 
 class CheckpointError(CarouselError):
     """A checkpoint is missing, damaged, or belongs to another configuration."""
+
+
+class DivergedError(CarouselError):
+    """The loss is NaN or infinite. On the CPU its step was not taken; no checkpoint has it.
+
+    Args:
+        loss: its value.
+        experience: number of the experience being learned, from 0.
+        iteration: number of the step in the run, from 1.
+        checkpoint: path of the last checkpoint, None if there is none or nobody keeps them.
+    """
+
+    def __init__(
+        self, loss: float, experience: int, iteration: int, checkpoint: str | None = None
+    ) -> None:
+        super().__init__(loss, experience, iteration, checkpoint)
+        self.loss = loss
+        self.experience = experience
+        self.iteration = iteration
+        self.checkpoint = checkpoint
+
+    def __str__(self) -> str:
+        where = f"experience {self.experience + 1}, iteration {self.iteration}"
+        last = f", last checkpoint {self.checkpoint}" if self.checkpoint else ""
+        return f"the loss is {self.loss} in {where}: lower the learning rate{last}"
 
 
 class WorkerError(CarouselError):

@@ -14,6 +14,7 @@ from avalanche.models.utils import is_multi_task_module
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
+from carousel.strategies.divergence import LossWatch
 from carousel.strategies.facts import StreamFacts, facts_of
 from carousel.strategies.loader import StreamLoader
 
@@ -41,7 +42,12 @@ class LeanTemplate(SupervisedTemplate):
     ``loss`` starts an iteration as a zero, as in Avalanche, if a plugin could see it before the
     criterion has been called; else it is the criterion's value from the start. A plugin whose
     attribute ``leaves_loss`` is true says that it does not look.
+
+    A loss that is NaN or infinite ends the training with a `DivergedError`: on the CPU before the
+    step is taken, on other devices within 50 steps, and in any case before a checkpoint is saved.
     """
+
+    _watch: LossWatch | None = None
 
     def check_stream(self, facts: StreamFacts) -> None:
         """Refuse a stream that the strategy cannot serve; by default it takes any.
@@ -52,6 +58,11 @@ class LeanTemplate(SupervisedTemplate):
         Raises:
             BadInputError: names what is missing and the fix.
         """
+
+    def check_loss(self) -> None:
+        """Raise `DivergedError` now if a loss that was not looked at yet is NaN or infinite."""
+        if self._watch is not None:
+            self._watch.check()
 
     def _before_training_exp(self, **kwargs: Any) -> None:
         if type(self).check_stream is not LeanTemplate.check_stream:
@@ -67,6 +78,7 @@ class LeanTemplate(SupervisedTemplate):
         before_update, after_update, after_step = late
         adds_up = not all(map(_leaves_loss, (*before_forward, *after_forward, *before_backward)))
         forward, criterion = self._forward_of_experience(), self._criterion_of_class()
+        self._watch = watch = LossWatch(self.device, self.clock.train_exp_counter)
         moves = self.device.type != "cpu" or not isinstance(self.dataloader, StreamLoader)
         for mbatch in self.dataloader:
             self.mbatch = mbatch
@@ -90,6 +102,7 @@ class LeanTemplate(SupervisedTemplate):
                 self.loss = criterion()
             for call in before_backward:
                 call(self, **kwargs)
+            watch.see(self.loss, self.clock.train_iterations + 1)
             self.backward()
             for call in after_backward:
                 call(self, **kwargs)
@@ -100,6 +113,7 @@ class LeanTemplate(SupervisedTemplate):
                 call(self, **kwargs)
             for call in after_step:
                 call(self, **kwargs)
+        watch.check()
 
     def _forward_of_experience(self) -> Callback:
         """`forward`, which asks the experience every time whether it has task labels."""
