@@ -64,21 +64,33 @@ def append_samples(mbatch: list[Tensor], x: Tensor) -> None:
     )
 
 
-def append_labels(mbatch: list[Tensor], labels: Tensor, tasks: Tensor) -> None:
+def append_labels(
+    mbatch: list[Tensor], labels: Tensor, tasks: Tensor, *, with_tasks: bool = False
+) -> None:
     """Append (n,) class and task labels to a mini-batch (x, y) or (x, y, task), in place.
+
+    Args:
+        mbatch: with the samples in place; without labels when all rows are replayed.
+        labels: (n,) class labels.
+        tasks: (n,) task labels.
+        with_tasks: whether a mini-batch without labels gets task labels.
 
     Raises:
         BadInputError: the mini-batch has other fields than these.
     """
-    device = mbatch[1].device
-    mbatch[1] = torch.cat((mbatch[1], labels.to(device, non_blocking=True)))
+    device = mbatch[0].device
+    added = [labels.to(device, non_blocking=True), tasks.to(device, non_blocking=True)]
+    if len(mbatch) == 1:
+        mbatch += added if with_tasks else added[:1]
+        return
+    mbatch[1] = torch.cat((mbatch[1], added[0]))
     if len(mbatch) == 2:
         return
     if len(mbatch) != 3:
         raise BadInputError(
             f"the mini-batch has {len(mbatch)} fields", fix="use (x, y) or (x, y, task label)"
         )
-    mbatch[2] = torch.cat((mbatch[2], tasks.to(device, non_blocking=True)))
+    mbatch[2] = torch.cat((mbatch[2], added[1]))
 
 
 @dataclass(frozen=True)

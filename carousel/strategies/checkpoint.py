@@ -18,6 +18,7 @@ from avalanche.training.plugins import SupervisedPlugin
 from carousel.errors import BadInputError, CarouselError, CheckpointError
 from carousel.memory.checkpoint import latest_checkpoint, save_numbered
 from carousel.strategies.loader import StreamLoader
+from carousel.strategies.memory_loader import MemoryLoader
 from carousel.strategies.state import (
     learner_state,
     put_back_learner,
@@ -27,7 +28,8 @@ from carousel.strategies.state import (
 
 __all__ = ["Position", "RunCheckpoint", "StopSignal"]
 
-_FORMAT = 1
+_FORMAT = 2
+_RESUMABLE = (StreamLoader, MemoryLoader)
 _COUNTERS = (
     "train_iterations",
     "train_exp_counter",
@@ -84,9 +86,11 @@ class RunCheckpoint(SupervisedPlugin):
     """Saves a run between experiences and every so many steps; puts it back.
 
     Give it to the strategy as the last of its plugins. All plugins that have ``state_dict`` and
-    ``load_state_dict`` (`CarMPlugin`, `SeenClassesBCE`), and the schedulers of plugins that have
-    one, are saved with the model and the optimizer. A run that is saved in sync mode, and stopped
-    in the training of an experience, goes on bit for bit as if it had not been stopped.
+    ``load_state_dict`` (`CarMPlugin`, `SeenClassesBCE`), the strategy itself if it has them, and
+    the schedulers of plugins that have one, are saved with the model and the optimizer. A strategy
+    that trains in phases is told the epoch to go on with by ``resume_within(epoch)``. A run that is
+    saved in sync mode, and stopped in the training of an experience, goes on bit for bit as if it
+    had not been stopped.
 
     Args:
         folder: where the checkpoints are; made when needed. The last two are kept.
@@ -133,7 +137,12 @@ class RunCheckpoint(SupervisedPlugin):
         Args:
             strategy: between two experiences, unless `position` says otherwise.
             position: where the strategy stands.
+
+        Raises:
+            DivergedError: the loss is no number any more; what was saved before stays the last.
         """
+        if hasattr(strategy, "check_loss"):
+            strategy.check_loss()
         clock = strategy.clock
         if position is None:
             position = Position(clock.train_exp_counter)
@@ -144,7 +153,7 @@ class RunCheckpoint(SupervisedPlugin):
             "learner": learner_state(strategy),
             "parts": {name: part.state_dict() for name, part in _parts(strategy, self).items()},
             "clock": {name: getattr(clock, name) for name in _COUNTERS},
-            "loader": loader.state_dict() if isinstance(loader, StreamLoader) else None,
+            "loader": loader.state_dict() if isinstance(loader, _RESUMABLE) else None,
             "random": random_state(),
             "extra": self.extra,
         }
@@ -196,7 +205,9 @@ class RunCheckpoint(SupervisedPlugin):
         """Go on in the middle of the experience that was interrupted."""
         if self._resuming is None:
             return
-        if not isinstance(strategy.dataloader, StreamLoader):
+        if hasattr(strategy, "resume_within"):
+            strategy.resume_within(self._resuming["position"][1])
+        if not isinstance(strategy.dataloader, _RESUMABLE):
             raise CheckpointError(
                 "the checkpoint stands within an experience, and the loader is no StreamLoader now"
             )
@@ -224,7 +235,7 @@ class RunCheckpoint(SupervisedPlugin):
         clock = strategy.clock
         asked = self._stop is not None and self._stop.asked
         due = self.every is not None and (clock.train_iterations + 1) % self.every == 0
-        if (due or asked) and isinstance(strategy.dataloader, StreamLoader):
+        if (due or asked) and isinstance(strategy.dataloader, _RESUMABLE):
             with _ahead(clock, "iteration"):
                 within = (clock.train_exp_epochs, clock.train_epoch_iterations)
                 self.save(strategy, Position(clock.train_exp_counter, *within))
@@ -257,8 +268,10 @@ class RunCheckpoint(SupervisedPlugin):
 
 
 def _parts(strategy: Any, own: RunCheckpoint) -> dict[str, Any]:
-    """Plugins with a state, and the schedulers of those that have one, by name and number."""
+    """The method and the plugins with a state, and schedulers of plugins that have one, by name."""
     parts: dict[str, Any] = {}
+    if hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict"):
+        parts["method"] = strategy
     for plugin in strategy.plugins:
         for part in (plugin, getattr(plugin, "scheduler", None)):
             if part is not own and hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):

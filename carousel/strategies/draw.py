@@ -12,11 +12,12 @@ from carousel.errors import BadInputError
 from carousel.memory import Carousel, Replay
 from carousel.memory.seeds import load_state, state_of
 from carousel.strategies.loader import StreamLoader
+from carousel.strategies.memory_loader import MemoryLoader
 
 __all__ = ["Draw", "ReplayRule", "make_draw"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-ReplayRule: TypeAlias = Literal["concat", "mixed"]
+ReplayRule: TypeAlias = Literal["concat", "mixed", "memory"]
 
 _STEPS_AHEAD = 16
 
@@ -31,7 +32,7 @@ class Draw(Protocol):
     def next(self, tail: Tensor | None = None) -> Replay | None:
         """The rows of this step, None for none.
 
-        They are gathered into `tail` if it has as many rows.
+        They are gathered into the start of `tail` if it has as many rows.
         """
         ...
 
@@ -58,7 +59,7 @@ def make_draw(
     """
     if rule == "concat":
         return _Concat(carousel, batch_size, rng)
-    if rule == "mixed":
+    if rule in ("mixed", "memory"):
         return _Mixed(carousel, rng)
     raise BadInputError(f"replay is {rule!r}", fix='use "concat" or "mixed"')
 
@@ -79,7 +80,7 @@ class _Concat:
 
     def start_epoch(self, loader: Any) -> None:
         if isinstance(loader, StreamLoader):
-            loader.room = min(self._batch_size, self._carousel.filled)
+            loader.room += min(self._batch_size, self._carousel.filled)
 
     def next(self, tail: Tensor | None = None) -> Replay | None:
         filled = self._carousel.filled
@@ -111,10 +112,10 @@ class _Concat:
 
 
 class _Mixed:
-    """Each row once an epoch, the stream and the memory shuffled together.
+    """Each row once an epoch, the stream (if there is one) and the memory shuffled together.
 
-    A `StreamLoader` draws one permutation over both. Of any other loader only the number of
-    batches is known: the memory is shuffled and dealt to them evenly.
+    Our loaders draw one permutation over both. Of any other loader only the number of batches is
+    known: the memory is shuffled and dealt to them evenly.
     """
 
     def __init__(self, carousel: Carousel, rng: np.random.Generator) -> None:
@@ -124,9 +125,9 @@ class _Mixed:
 
     def start_epoch(self, loader: Any) -> None:
         self._slots = self._carousel.filled_slots()
-        self._loader = loader if isinstance(loader, StreamLoader) else None
+        self._loader = loader if isinstance(loader, StreamLoader | MemoryLoader) else None
         if self._loader is not None:
-            self._loader.mix, self._loader.room = len(self._slots), 0
+            self._loader.mix = len(self._slots)
             return
         deck = self._rng.permutation(self._slots)
         self._hands = iter(np.array_split(deck, max(len(loader), 1)))
@@ -149,6 +150,6 @@ class _Mixed:
 
 
 def _gather(carousel: Carousel, slots: Ints, tail: Tensor | None) -> Replay:
-    if tail is None or len(tail) != len(slots):
+    if tail is None or len(tail) < len(slots):
         return carousel.sample_slots(slots)
-    return carousel.sample_slots(slots, {"x": tail})
+    return carousel.sample_slots(slots, {"x": tail[: len(slots)]})

@@ -8,12 +8,15 @@ is exchanged in the background, while training goes on, for another stored sampl
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from avalanche.benchmarks import CLExperience, OnlineCLExperience
+from avalanche.benchmarks import OnlineCLExperience
 from avalanche.benchmarks.utils import DataAttribute
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor
@@ -25,15 +28,22 @@ from carousel.memory.gate import Gate, parse_ratio
 from carousel.memory.seeds import fresh_seed, generator
 from carousel.storage.tier import Durability, StorageTier
 from carousel.strategies.batch import BatchTransform, append_labels, append_samples, batch_transform
+from carousel.strategies.checks import check_output, check_samples, check_schema
 from carousel.strategies.draw import Draw, ReplayRule, make_draw
 from carousel.strategies.fast import FastMode, check_fast_mode, same_rows, stream_loader
 from carousel.strategies.loader import StreamLoader
+from carousel.strategies.memory_loader import MemoryLoader
+from carousel.strategies.place import place_of
 from carousel.strategies.raw import RawSource, raw_source
-from carousel.strategies.update import UpdateRule, make_update
+from carousel.strategies.rules import Rules, UpdateRule, settle
+from carousel.strategies.update import ByBatch, ByExperience, Update
 
-__all__ = ["CarMPlugin"]
+__all__ = ["CarMPlugin", "HoldOut"]
 
-_CHECK_ROWS = 4096
+Ints = npt.NDArray[np.int64]
+HoldOut = Callable[[RawSource, int], Tensor]
+"""Takes the samples of an experience and its number, gives the (k,) rows to leave out."""
+
 _ROW = "carousel_row"
 """Data attribute that says which sample of the experience a row of a mini-batch is."""
 
@@ -45,22 +55,28 @@ class CarMPlugin(SupervisedPlugin):
     the model and the optimizer stay the user's. Samples are stored raw, before augmentation, and
     transformed when they are replayed.
 
+    A method that is given the plugin decides the rules that the user left open (`suit`): what is
+    said of ``gate``, ``batch_size_mem``, ``admission``, ``update`` and ``replay`` below holds for
+    the plugin alone, and for `ER`.
+
     Args:
         memory_size: slots in RAM: a number of samples, or bytes such as ``"64MiB"``.
         storage: directory of the LMDB environment that keeps all samples, or any `StorageTier`.
         swap_ratio: share of the replayed rows of a step that leave the memory, 0..1.
-        gate: which of them; a name of `carousel.memory.gate` or a callable.
+        gate: which of them; a name of `carousel.memory.gate` or a callable; ``"balanced"``.
         batch_size_mem: rows to replay a step; by default the strategy's training batch size.
-        admission: who gets a slot: ``"class-balanced"``, ``"reservoir"``, ``"ring"``.
+        admission: who gets a slot: ``"class-balanced"`` (usual), ``"reservoir"``, ``"ring"``,
+            ``"greedy"``.
         durability: what saved samples survive; see `carousel.storage.Durability`.
         storage_budget: limit of the storage, such as ``"1GiB"`` or a number of samples.
         sync: swap within the step: slower, and repeatable bit for bit.
         seed: of every random choice of the memory.
-        update: ``"experience"``: the memory changes at the end of an experience; ``"batch"``:
-            after every step, for online streams.
-        replay: ``"concat"``: rows are drawn anew each step. ``"mixed"``, the paper's ER: stream
-            and memory are shuffled together and an epoch passes once over both; when the loader
-            is not ours the memory is dealt evenly to the batches of the stream instead.
+        update: ``"experience"`` (usual): the memory changes at the end of an experience;
+            ``"batch"``: after every step, for online streams; or what makes an `Update`.
+        replay: ``"concat"`` (usual): rows are drawn anew each step. ``"mixed"``, the paper's ER:
+            stream and memory are shuffled together and an epoch passes once over both; when the
+            loader is not ours the memory is dealt evenly to the stream's batches instead.
+            ``"memory"``: an epoch passes once over the memory, and not over the stream.
         transform: from raw samples to model input, a batch at a time, on the training device; it
             replaces the experience's transforms for replayed rows and in the fast loader. By
             default the experience's own are used: once a batch where they have a true attribute
@@ -73,7 +89,17 @@ class CarMPlugin(SupervisedPlugin):
 
     Attributes:
         carousel: the memory; `Carousel.stats` says what it did.
+        rules: how it is filled, replayed and judged.
         memory_rows: where the replayed rows are in the current mini-batch, None if there are none.
+        stream_rows: rows of the current mini-batch that come from the stream.
+        parts: each replayed batch of the current mini-batch, and where its rows are.
+        logits_to_judge: (replayed rows, C) for the gate in place of the model's output; a method
+            sets it for one step, before the backward pass.
+        skip_gate: a method sets it for a step whose logits say nothing about the samples.
+        hold_out: leaves samples of an experience out of training, memory and storage.
+        source: samples of the experience, without those held out.
+        whole_source: all samples of the experience.
+        first_id: id of the first of them.
 
     Raises:
         BadInputError: an argument is out of range; nothing was opened.
@@ -99,50 +125,74 @@ class CarMPlugin(SupervisedPlugin):
         storage: str | Path | StorageTier,
         *,
         swap_ratio: float | str = 0.5,
-        gate: str | Gate = "balanced",
+        gate: str | Gate | None = None,
         batch_size_mem: int | None = None,
-        admission: str | Admission = "class-balanced",
+        admission: str | Admission | None = None,
         durability: Durability = "bounded",
         storage_budget: int | str | None = None,
         sync: bool = False,
         seed: int | None = None,
-        update: UpdateRule = "experience",
-        replay: ReplayRule = "concat",
+        update: UpdateRule | None = None,
+        replay: ReplayRule | None = None,
         transform: BatchTransform | None = None,
         fast_loader: FastMode = "auto",
         swap: bool = True,
         run: str = "run",
     ) -> None:
         super().__init__()
-        _check_rules(batch_size_mem, update, replay)
+        self._chosen = Rules(
+            update=update,
+            replay=replay,
+            admission=admission,
+            gate=gate,
+            batch_size_mem=batch_size_mem,
+        )
+        self.rules = rules = settle(self._chosen)
+        assert rules.gate is not None
+        assert rules.admission is not None
         self._observes = swap and parse_ratio(swap_ratio) > 0
         self.fast_loader = check_fast_mode(fast_loader)
         self.seed = fresh_seed() if seed is None else seed
-        self.batch_size_mem = batch_size_mem
-        self.update_rule = update
-        self.replay_rule = replay
         self.transform = transform
         self.run = run
         self.carousel = Carousel(
             memory_size,
             storage,
             swap_ratio=swap_ratio,
-            gate=gate,
-            admission=admission,
+            gate=rules.gate,
+            admission=rules.admission,
             durability=durability,
             storage_budget=storage_budget,
             sync=sync,
             seed=self.seed,
             swap=swap,
         )
-        self.memory_rows: slice | None = None
-        self._update = make_update(update, self.carousel)
+        self.hold_out: HoldOut | None = None
+        self._update = _make_update(rules, self.carousel)
         self._loader: StreamLoader | None = None
-        self._draw: Draw | None = None
-        self._draw_state: dict[str, Any] | None = None
-        self._replay: Replay | None = None
+        self._draws: list[Draw] = []
+        self._draw_states: list[dict[str, Any]] | None = None
         self._rows: Tensor | None = None
+        self.parts: list[tuple[Replay, slice]] = []
+        self.memory_rows: slice | None = None
+        self.stream_rows = 0
+        self.logits_to_judge: Tensor | None = None
+        self.skip_gate = False
         self._close = weakref.finalize(self, self.carousel.close)
+
+    def suit(self, wanted: Rules, *, method: str = "") -> None:
+        """Let a method decide the rules that the user left open; its constructor calls this.
+
+        Args:
+            wanted: the method's rules.
+            method: named in errors.
+
+        Raises:
+            BadInputError: the user chose a rule with which the method cannot work.
+        """
+        self.rules = rules = settle(self._chosen, wanted, method=method)
+        self.carousel.use(admission=rules.admission, gate=rules.gate)
+        self._update = _make_update(rules, self.carousel)
 
     def __enter__(self) -> Self:
         return self
@@ -166,71 +216,120 @@ class CarMPlugin(SupervisedPlugin):
             mask[self.memory_rows] = True
         return mask
 
+    def ids_of(self, rows: Tensor) -> Ints:
+        """(k,) ids of (k,) rows of `source`."""
+        ids: Ints = self._ids[rows.numpy()]
+        return ids
+
+    def transform_batch(self, x: Tensor) -> Tensor:
+        """Model input (n, *shape) for raw samples (n, *shape), on their device."""
+        return x if self._transform is None else self._transform(x)
+
     def before_train_dataset_adaptation(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Check the samples of the experience before anything changes."""
-        self._source = raw_source(strategy.experience.dataset)
-        self._top_label = _check_samples(self._source)
+        whole = raw_source(strategy.experience.dataset)
+        self._top_label = check_samples(whole)
         if self.carousel.schema is not None:
-            self.carousel.schema.validate({"x": self._source.rows(torch.tensor([0]))})
-        self._transform = batch_transform(self._source, self.transform)
+            check_schema(self.carousel.schema, whole, self._update.fields)
+        self._place = place_of(strategy, self.run)
+        self._kept = torch.arange(len(whole))
+        if self.hold_out is not None:
+            kept = torch.ones(len(whole), dtype=torch.bool)
+            kept[self.hold_out(whole, self._place[1])] = False
+            self._kept = self._kept[kept]
+        self.whole_source = whole
+        self.source = whole if self.hold_out is None else whole.subset(self._kept)
+        self._transform = batch_transform(self.source, self.transform)
 
     def after_train_dataset_adaptation(self, strategy: Any, *_: Any, **__: Any) -> None:
-        """Let mini-batches tell their rows, when each is to be stored after its step."""
+        """Leave out what is held out; let mini-batches tell their rows, when each is stored."""
         self._same_rows = same_rows(strategy.adapted_dataset, strategy.experience.dataset)
-        if self.update_rule == "batch":
-            if not self._same_rows:
-                raise BadInputError(
-                    "the strategy trains on other samples than those of the experience",
-                    fix='use update="experience" with it',
-                )
-            numbers = DataAttribute(range(len(self._source)), _ROW, use_in_getitem=True)
+        if not self._same_rows and (self._update.by_batch or self.hold_out is not None):
+            raise BadInputError(
+                "the strategy trains on other samples than those of the experience",
+                fix='use update="experience" with it, and a method that holds no samples out',
+            )
+        if self.hold_out is not None:
+            strategy.adapted_dataset = strategy.adapted_dataset.subset(self._kept.tolist())
+        if self._update.by_batch:
+            numbers = DataAttribute(range(len(self.source)), _ROW, use_in_getitem=True)
             strategy.adapted_dataset = strategy.adapted_dataset.update_data_attribute(_ROW, numbers)
 
     def before_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Start saving the experience; take over the loader if that is possible."""
-        source = self._source
-        first_id = self.carousel.reserve(*_place_of(strategy, self.run), len(source))
-        self._update.begin(source, first_id)
+        self.first_id = self.carousel.reserve(*self._place, len(self.whole_source))
+        self._ids = self.first_id + self._kept.numpy()
+        self._update.begin(self.source, self._ids)
+        self._checked_output = False
+        if self.rules.replay == "memory":
+            self.train_on_memory(strategy)
+            return
         self._loader = self._loader_for(strategy)
         if self._loader is not None:
             strategy.dataloader = self._loader
-        batch_size = self.batch_size_mem or strategy.train_mb_size
-        rng = generator(self.seed, f"replay {strategy.clock.train_exp_counter}")
-        self._draw = make_draw(self.replay_rule, self.carousel, batch_size, rng)
-        if self._draw_state is not None:
-            self._draw.load_state_dict(self._draw_state)
-            self._draw_state = None
-        self._checked_output = False
+        size = self.rules.batch_size_mem or strategy.train_mb_size
+        name = f"replay {strategy.clock.train_exp_counter}"
+        assert self.rules.replay is not None
+        self._draws = [
+            make_draw(self.rules.replay, self.carousel, size, generator(self.seed, own))
+            for own in (name, *(f"{name} {number}" for number in range(1, self.rules.draws)))
+        ]
+
+    def train_on_memory(self, strategy: Any) -> None:
+        """Let the epochs that follow pass over the memory alone; call it between two epochs."""
+        name = f"memory {strategy.clock.train_exp_counter}"
+        strategy.dataloader = MemoryLoader(strategy.train_mb_size, seed=self.seed, name=name)
+        self._loader = None
+        self._draws = [make_draw("memory", self.carousel, 0, generator(self.seed, name))]
 
     def before_training_epoch(self, strategy: Any, *_: Any, **__: Any) -> None:
-        """Deal the memory out for the epoch, for ``replay="mixed"``."""
-        assert self._draw is not None
-        self._draw.start_epoch(strategy.dataloader)
+        """Deal the memory out for the epoch."""
+        if isinstance(strategy.dataloader, StreamLoader):
+            strategy.dataloader.room = 0
+        for draw in self._draws:
+            draw.start_epoch(strategy.dataloader)
+        if self._draw_states is not None:
+            for draw, state in zip(self._draws, self._draw_states, strict=True):
+                draw.load_state_dict(state)
+            self._draw_states = None
 
     def before_training_iteration(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Append replayed rows to the mini-batch."""
-        assert self._draw is not None
-        if self.update_rule == "batch":
+        self._forget_step()
+        if self._update.by_batch:
             self._rows = _take_row_numbers(strategy)
         mbatch = strategy.mbatch
-        count = len(mbatch[0])
-        joint = None if self._loader is None else self._loader.batch_and_tail(mbatch[0])
-        self._replay = replay = self._draw.next(None if joint is None else joint[1])
-        if replay is None:
-            self.memory_rows = None
+        self.stream_rows = end = len(mbatch[0]) if mbatch else 0
+        joint = self._joint(mbatch)
+        tail = None if joint is None else joint[1]
+        for draw in self._draws:
+            replay = draw.next(tail)
+            if replay is None:
+                continue
+            if tail is not None:
+                tail = tail[len(replay) :]
+            self.parts.append((replay, slice(end, end + len(replay))))
+            end += len(replay)
+        if not self.parts:
             return
-        if joint is not None and replay.x is joint[1]:
+        self.memory_rows = slice(self.stream_rows, end)
+        replays = [replay for replay, _ in self.parts]
+        if joint is not None and end == len(joint[0]):
             mbatch[0] = joint[0]
         else:
-            x = replay.x.to(strategy.device, non_blocking=True)
-            append_samples(mbatch, x if self._transform is None else self._transform(x))
-        append_labels(mbatch, replay.labels, replay.tasks)
-        self.memory_rows = slice(count, count + len(replay))
+            self._append_samples(strategy, torch.cat([replay.x for replay in replays]))
+        append_labels(
+            mbatch,
+            torch.cat([replay.labels for replay in replays]),
+            torch.cat([replay.tasks for replay in replays]),
+            with_tasks=self.source.carries_tasks,
+        )
 
     def after_forward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Refuse labels that the model has no output for, before the loss does."""
         if not self._checked_output:
-            self._check_output(strategy.mb_output)
+            self._checked_output = True
+            check_output(strategy.mb_output, self._top_label, judged=self._observes)
 
     def before_backward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Hand the logits of the replayed rows to the gate.
@@ -238,38 +337,42 @@ class CarMPlugin(SupervisedPlugin):
         Here, because the worker then reads during the backward pass, which needs no interpreter
         lock; at any other place the two would hand it to and fro.
         """
-        if self._observes and self._replay is not None and self.memory_rows is not None:
-            logits = strategy.mb_output[self.memory_rows].detach()
-            self.carousel.observe(self._replay, logits)
+        if not self._observes or self.skip_gate:
+            return
+        for replay, rows in self.parts:
+            if self.logits_to_judge is None:
+                logits = strategy.mb_output[rows]
+            else:
+                start = rows.start - self.stream_rows
+                logits = self.logits_to_judge[start : start + len(replay)]
+            self.carousel.observe(replay, logits.detach())
 
     def after_training_iteration(self, *_: Any, **__: Any) -> None:
         """Store the batch (``update="batch"``) and publish what the workers brought."""
         if self._update.after_step(self._rows):
-            assert self._draw is not None
-            self._draw.memory_changed()
+            for draw in self._draws:
+                draw.memory_changed()
         if self._observes:
             self.carousel.step()
 
     def after_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Wait for the experience's saves and let its samples compete for slots."""
-        self._replay = self._draw = None
-        self.memory_rows = None
-        if self.update_rule == "experience" or not isinstance(
-            strategy.experience, OnlineCLExperience
-        ):
+        self._draws = []
+        self._forget_step()
+        if not (self._update.by_batch and isinstance(strategy.experience, OnlineCLExperience)):
             self.carousel.end_experience()
         self._update.end()
 
     def before_eval(self, *_: Any, **__: Any) -> None:
         """No row of an evaluation comes from the memory."""
-        self.memory_rows = None
+        self._forget_step()
 
     def state_dict(self) -> dict[str, Any]:
         """The memory and the place in the experience, for a checkpoint; plain types, tensors."""
         return {
             "carousel": self.carousel.state_dict(),
             "update": self._update.state_dict(),
-            "draw": None if self._draw is None else self._draw.state_dict(),
+            "draws": [draw.state_dict() for draw in self._draws],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -280,87 +383,41 @@ class CarMPlugin(SupervisedPlugin):
         """
         self.carousel.load_state_dict(state["carousel"])
         self._update.load_state_dict(state["update"])
-        self._draw_state = state["draw"]
+        self._draw_states = state["draws"] or None
 
     def _loader_for(self, strategy: Any) -> StreamLoader | None:
         if self.fast_loader is False:
             return None
-        source, transform = self._source, self._transform
+        source, transform = self.source, self._transform
         if not self._same_rows:
             source = raw_source(strategy.adapted_dataset)
             transform = batch_transform(source, self.transform)
         return stream_loader(strategy, source, transform, mode=self.fast_loader, seed=self.seed)
 
-    def _check_output(self, output: Any) -> None:
-        self._checked_output = True
-        logits = isinstance(output, Tensor) and output.ndim == 2
-        if logits and self._top_label >= output.shape[1]:
-            raise BadInputError(
-                f"the experience has label {self._top_label} and the model {output.shape[1]} "
-                "outputs",
-                fix="give the model one output a class",
-            )
-        if self._observes and not logits:
-            what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise BadInputError(
-                f"the model gives {what}, which no gate can judge",
-                fix="let it give logits (n, classes), or use swap=False",
-            )
+    def _forget_step(self) -> None:
+        self.parts = []
+        self.memory_rows = self.logits_to_judge = None
+        self.skip_gate = False
+        self.stream_rows = 0
+
+    def _joint(self, mbatch: list[Tensor]) -> tuple[Tensor, Tensor] | None:
+        """The mini-batch with room behind it and that room, if the memory may gather there."""
+        if self._loader is None or self._update.fields:
+            return None
+        return self._loader.batch_and_tail(mbatch[0])
+
+    def _append_samples(self, strategy: Any, raw: Tensor) -> None:
+        x = self.transform_batch(raw.to(strategy.device, non_blocking=True))
+        if strategy.mbatch:
+            append_samples(strategy.mbatch, x)
+        else:
+            strategy.mbatch.append(x)
 
 
-def _check_rules(batch_size_mem: int | None, update: str, replay: str) -> None:
-    if batch_size_mem is not None and batch_size_mem < 1:
-        raise BadInputError(f"batch_size_mem is {batch_size_mem}", fix="give at least 1, or None")
-    if update not in ("experience", "batch"):
-        raise BadInputError(f"update is {update!r}", fix='use "experience" or "batch"')
-    if replay not in ("concat", "mixed"):
-        raise BadInputError(f"replay is {replay!r}", fix='use "concat" or "mixed"')
-    if replay == "mixed" and update == "batch":
-        raise BadInputError(
-            'replay="mixed" passes over a memory that stays the same for an epoch',
-            fix='use replay="concat" with update="batch"',
-        )
-
-
-def _check_samples(source: RawSource) -> int:
-    """The largest label; raises BadInputError for labels or samples that cannot be used."""
-    if int(source.labels.min()) < 0:
-        raise BadInputError(
-            f"the experience has label {int(source.labels.min())}", fix="number classes from 0"
-        )
-    if source.tensor_backed and source.rows(torch.tensor([0])).is_floating_point():
-        for rows, x in source.batches(_CHECK_ROWS):
-            bad = ~x.isfinite().flatten(1).all(1)
-            if bad.any():
-                row = int(rows[bad][0])
-                raise BadInputError(
-                    f"sample {row} of the experience holds NaN or infinity",
-                    fix="clean or drop such samples",
-                )
-    return int(source.labels.max())
-
-
-def _place_of(strategy: Any, run: str) -> tuple[str, int]:
-    """The run and number under which the ids of an experience are remembered.
-
-    A stream made of the parts of one experience counts from 0, as the next such stream does, so
-    the number of the whole experience is part of the name.
-    """
-    experience = strategy.experience
-    if isinstance(experience, CLExperience):
-        experience = experience.logging()  # nothing is masked
-    number = _number_of(experience)
-    if number is None:
-        return run, int(strategy.clock.train_exp_counter)
-    whole = _number_of(getattr(experience, "origin_experience", None))
-    return (run if whole is None else f"{run}/{whole}"), number
-
-
-def _number_of(experience: Any) -> int | None:
-    try:
-        return int(experience.current_experience)
-    except (AttributeError, TypeError, AssertionError):
-        return None
+def _make_update(rules: Rules, carousel: Carousel) -> Update:
+    if callable(rules.update):
+        return rules.update(carousel)
+    return ByBatch(carousel) if rules.update == "batch" else ByExperience(carousel)
 
 
 def _take_row_numbers(strategy: Any) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -73,6 +73,16 @@ class RawSource:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def subset(self, rows: Tensor) -> RawSource:
+        """The source of (k,) of the rows, in this order."""
+        return replace(
+            self,
+            labels=self.labels[rows],
+            tasks=self.tasks[rows],
+            _owner=self._owner[rows],
+            _inside=self._inside[rows],
+        )
 
     def rows(self, rows: Tensor) -> Tensor:
         """Raw samples (k, *shape) of (k,) int64 rows, as a fresh tensor."""

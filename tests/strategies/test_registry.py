@@ -62,7 +62,7 @@ def test_options_reach_the_strategy(helpers):
         run="a",
     )
     memory = strategy.memory
-    assert (memory.replay_rule, memory.batch_size_mem, memory.seed, memory.run) == (
+    assert (memory.rules.replay, memory.rules.batch_size_mem, memory.seed, memory.run) == (
         "mixed",
         7,
         5,
