@@ -12,8 +12,9 @@ from torch import nn
 from carousel.errors import BadInputError
 from carousel.memory.names import lookup
 from carousel.models.cnn import CNN
+from carousel.models.densenet import densenet_bc_100_12
 from carousel.models.mlp import MLP
-from carousel.models.resnet import resnet32, slim_resnet18
+from carousel.models.resnet import resnet18, resnet18_imagenet, resnet32, slim_resnet18
 
 __all__ = ["MODELS", "InputShape", "ModelFactory", "list_models", "make_model"]
 
@@ -28,6 +29,9 @@ MODELS: dict[str, ModelFactory] = {
     "cnn": CNN,
     "slim-resnet18": slim_resnet18,
     "resnet32": resnet32,
+    "resnet18": resnet18,
+    "resnet18-imagenet": resnet18_imagenet,
+    "densenet-bc-100-12": densenet_bc_100_12,
 }
 """The models by name."""
 

@@ -1,4 +1,4 @@
-"""Residual networks for small images (He et al. 2016), in the two forms the field uses."""
+"""Residual networks (He et al. 2016), in the forms that continual learning uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["ResNet", "resnet32", "slim_resnet18"]
+__all__ = ["ResNet", "resnet18", "resnet18_imagenet", "resnet32", "slim_resnet18"]
 
 
 def slim_resnet18(input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
@@ -16,6 +16,19 @@ def slim_resnet18(input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
     The network of Lopez-Paz and Ranzato 2017 (GEM), with a 3x3 stem.
     """
     return ResNet(input_shape, n_classes, widths=(20, 40, 80, 160), depth=2)
+
+
+def resnet18(input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
+    """ResNet-18 for small images: 64 to 512 channels, with a 3x3 stem that keeps the size."""
+    return ResNet(input_shape, n_classes, widths=(64, 128, 256, 512), depth=2)
+
+
+def resnet18_imagenet(input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
+    """ResNet-18 for ImageNet: a 7x7 stem of stride 2 and pooling leave a quarter of the size.
+
+    The CarM authors' code trains it on 32x32 images as well, where little of the image is left.
+    """
+    return ResNet(input_shape, n_classes, widths=(64, 128, 256, 512), depth=2, large_stem=True)
 
 
 def resnet32(input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
@@ -27,13 +40,14 @@ def resnet32(input_shape: tuple[int, int, int], n_classes: int) -> ResNet:
 
 
 class ResNet(nn.Module):
-    """A 3x3 stem, stages of basic blocks that halve the image, average pooling and linear logits.
+    """A stem, stages of basic blocks that halve the image, average pooling and linear logits.
 
     Args:
         input_shape: (channels, height, width).
         n_classes: logits.
         widths: channels of each stage; every stage but the first halves the image.
         depth: blocks in each stage.
+        large_stem: 7x7 with stride 2 and 3x3 pooling with stride 2, in place of 3x3.
     """
 
     def __init__(
@@ -43,14 +57,11 @@ class ResNet(nn.Module):
         *,
         widths: Sequence[int],
         depth: int,
+        large_stem: bool = False,
     ) -> None:
         super().__init__()
         channels = widths[0]
-        self.stem = nn.Sequential(
-            nn.Conv2d(input_shape[0], channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(inplace=True),
-        )
+        self.stem = _stem(input_shape[0], channels, large=large_stem)
         blocks: list[nn.Module] = []
         for stage, width in enumerate(widths):
             for position in range(depth):
@@ -65,6 +76,18 @@ class ResNet(nn.Module):
         maps = self.blocks(self.stem(x))
         logits: Tensor = self.classifier(maps.mean(dim=(2, 3)))
         return logits
+
+
+def _stem(inputs: int, channels: int, *, large: bool) -> nn.Sequential:
+    size, stride = (7, 2) if large else (3, 1)
+    layers: list[nn.Module] = [
+        nn.Conv2d(inputs, channels, size, stride=stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+    ]
+    if large:
+        layers.append(nn.MaxPool2d(3, stride=2, padding=1))
+    return nn.Sequential(*layers)
 
 
 class _Block(nn.Module):

@@ -29,6 +29,7 @@ METHOD_FLAGS = ("admission", "update", "replay", "batch_size_mem")
 GATES = ("balanced", "score", "entropy", "loss", "random", "all")
 ADMISSIONS = ("class-balanced", "reservoir", "ring")
 MODELS = ("mlp", "cnn", "slim-resnet18", "resnet32")
+MODELS += ("resnet18", "resnet18-imagenet", "densenet-bc-100-12")
 LOSSES = ("ce", "bce")
 """Names of things that need torch; the things themselves are registered where they are made."""
 

@@ -36,7 +36,31 @@ def test_sizes_are_those_of_the_literature():
     assert parameters(make_model("resnet32", (3, 32, 32), 10)) == 464_154 + 2_752
     # the reduced ResNet-18 of GEM, as Avalanche's SlimResNet18 counts it
     assert parameters(make_model("slim-resnet18", (3, 32, 32), 10)) == 1_094_750
+    assert parameters(make_model("resnet18", (3, 32, 32), 10)) == 11_173_962
+    # torchvision's resnet18 has 11,689,512 for 1,000 classes
+    assert parameters(make_model("resnet18-imagenet", (3, 224, 224), 1000)) == 11_689_512
+    # "0.8M" in table 2 of Huang et al.; 769,162 in public implementations
+    assert parameters(make_model("densenet-bc-100-12", (3, 32, 32), 10)) == 769_162
     assert 20_000 < parameters(make_model("cnn", (1, 28, 28), 94)) < 70_000
+
+
+def test_the_large_stem_is_that_of_torchvision():
+    from torchvision.models import resnet18
+
+    ours = make_model("resnet18-imagenet", (3, 64, 64), 5, seed=0).eval()
+    theirs = resnet18(num_classes=5).eval()
+    weights = zip(theirs.state_dict().items(), ours.state_dict().values(), strict=True)
+    theirs.load_state_dict({name: value for (name, _), value in weights})
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_a_dense_layer_keeps_what_it_was_given():
+    model = make_model("densenet-bc-100-12", (3, 8, 8), 5, seed=0).eval()
+    stem, layer = model.features[0], model.features[1]
+    maps = stem(torch.randn(2, 3, 8, 8))
+    assert torch.equal(layer(maps)[:, :24], maps)
+    assert layer(maps).shape == (2, 36, 8, 8)
 
 
 def test_hidden_layers_are_an_option():
@@ -60,7 +84,8 @@ def test_a_seed_repeats_the_weights_and_leaves_the_global_generator(name):
 
 def test_every_model_says_what_it_is():
     described = list_models()
-    assert list(described) == ["mlp", "cnn", "slim-resnet18", "resnet32"]
+    named = ["mlp", "cnn", "slim-resnet18", "resnet32"]
+    assert list(described) == [*named, "resnet18", "resnet18-imagenet", "densenet-bc-100-12"]
     assert all(len(line) > 20 for line in described.values())
 
 
