@@ -18,15 +18,15 @@ from carousel.memory.admission import Admission
 from carousel.memory.at_exit import close_at_exit
 from carousel.memory.core import Core, Fetch
 from carousel.memory.counters import SwapCounters
+from carousel.memory.curated import Curated
 from carousel.memory.gate import Gate
 from carousel.memory.id_journal import IdJournal
 from carousel.memory.intake import Intake, Labels, SampleBatch, columns
 from carousel.memory.lifetime import while_open
-from carousel.memory.reader import schema_of
 from carousel.memory.replacement import Replacement
 from carousel.memory.replay import Replay
 from carousel.memory.saver import BackgroundSaver
-from carousel.memory.schema import META_KEY, FieldValue, Schema, check_store_schema
+from carousel.memory.schema import META_KEY, FieldValue, Schema
 from carousel.memory.settings import Settings, open_storage
 from carousel.memory.snapshot import check_state, check_storage
 from carousel.memory.stats import CarouselStats
@@ -43,7 +43,7 @@ Named = Collection[int] | Ints
 _FORMAT = 1
 
 
-class Carousel:
+class Carousel(Curated):
     """The episodic memory: slots in RAM, all samples in storage, and swaps between the two.
 
     A training loop saves what arrives, replays `sample`, shows the logits to `observe`, and calls
@@ -125,9 +125,7 @@ class Carousel:
         )
         self._intake = Intake(self._tier, commit_each=sync)
         self._saver = BackgroundSaver(self._save_batch)
-        self._core: Core | None = None
         self._restore_losses = 0
-        self._closed = False
         self.manager_ns = 0
         stored = self._tier.get_meta(META_KEY)
         if stored is not None:
@@ -200,10 +198,6 @@ class Carousel:
     def filled(self) -> int:
         """Slots that hold a sample."""
         return self._core.slab.filled if self._core else 0
-
-    def filled_slots(self) -> Ints:
-        """(filled,) the slots that hold a sample, ascending; a fresh array."""
-        return self._core.filled_slots() if self._core else np.empty(0, np.int64)
 
     @timed
     def sample(self, n: int) -> Replay:
@@ -347,6 +341,7 @@ class Carousel:
             "format": _FORMAT,
             "storage": self._tier.identity,
             "high_water": self._intake.high_water,
+            "capacity": self._ceiling,
             **self._settings.state_dict(),
             "manager_ns": self.manager_ns,
             "restore_losses": self._restore_losses,
@@ -375,19 +370,11 @@ class Carousel:
         self._tier.hide_from(self._intake.high_water)
         if core is not None:
             self._restore(core, state["core"])
+        self._ceiling = state["capacity"]
+        if self._core is not None:
+            self._apply_ceiling(self._core)
         self._settings.load_state_dict(state)
         self.manager_ns = int(state["manager_ns"])
-
-    def _core_for(self, fields: Mapping[str, FieldValue]) -> Core:
-        """The core; built from these samples when they are the first."""
-        if self._core is None:
-            self._core = self._build(schema_of(fields))
-        return self._core
-
-    def _build(self, schema: Schema) -> Core:
-        core = self._settings.build_core(schema, self._tier)
-        check_store_schema(self._tier, schema)
-        return core
 
     def _restore(self, core: Core, state: dict[str, Any]) -> None:
         if self._core is not None:  # its worker draws from the generators that are restored here

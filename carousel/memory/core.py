@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from carousel.errors import BadInputError
-from carousel.memory.admission import Admission, SlotState
+from carousel.memory.admission import Admission, Assignment, SlotState, exactly
 from carousel.memory.distinct import DistinctIds
 from carousel.memory.pressure import PressureWatch
 from carousel.memory.replacement import Replacement
@@ -47,6 +47,7 @@ class Core:
         self.slab = Slab(schema, plan.slots, plan.spares)
         self.engine = make_engine(self.slab)
         self.distinct = DistinctIds()
+        self._ceiling = plan.slots
         self._buffers = ReplayBuffers(schema)
 
     @property
@@ -92,12 +93,33 @@ class Core:
         self.distinct.add(replay.ids)
         return replay
 
+    def peek(self, slots: Ints) -> dict[str, Tensor]:
+        """Fresh copies of the fields of (n,) filled slots."""
+        slab = self.slab
+        if not np.isin(slots, self.filled_slots()).all():
+            raise BadInputError(
+                "slots are asked for that hold no sample", fix="use those of filled_slots"
+            )
+        fields = slab.schema.empty(len(slots))
+        slab.gather(slab.table[slots], fields)
+        return fields
+
     def admit(
         self, admission: Admission, ids: Ints, labels: Ints, tasks: Ints, fetch: Fetch
     ) -> Ints:
         """Carry out what the rule plans for n samples; returns the ids that got a slot."""
+        plan = admission.plan(self._state(self.slab.capacity), ids, labels, tasks)
+        return self._carry_out(plan, ids, labels, tasks, fetch)
+
+    def retain(self, ids: Ints, labels: Ints, tasks: Ints, fetch: Fetch) -> Ints:
+        """Hold exactly these n samples, at most the capacity; returns the ids that came in."""
+        plan = exactly(self._state(self.slab.capacity), ids)
+        return self._carry_out(plan, ids, labels, tasks, fetch)
+
+    def _carry_out(
+        self, plan: Assignment, ids: Ints, labels: Ints, tasks: Ints, fetch: Fetch
+    ) -> Ints:
         slab = self.slab
-        plan = admission.plan(self._state(slab.capacity), ids, labels, tasks)
         self.engine.save_unstored(np.concatenate([plan.freed, plan.slots]))
         slab.release(plan.freed)
         for start in range(0, len(plan), _FETCH_ROWS):
@@ -120,7 +142,16 @@ class Core:
     def make_room(self, watch: PressureWatch, admission: Admission) -> None:
         """Hold as many samples as the machine has memory for."""
         slab = self.slab
-        target = watch.target(slab.capacity, slab.slots, slab.schema.nbytes)
+        target = watch.target(slab.capacity, self._ceiling, slab.schema.nbytes)
+        if target != slab.capacity:
+            self.resize(admission, target)
+
+    def set_ceiling(self, admission: Admission, ceiling: int) -> None:
+        """Hold at most `ceiling` samples; fewer while the machine is short of memory."""
+        slab = self.slab
+        short = slab.capacity < self._ceiling
+        self._ceiling = ceiling
+        target = min(slab.capacity, ceiling) if short else ceiling
         if target != slab.capacity:
             self.resize(admission, target)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -125,6 +125,27 @@ class Settings:
             watch=PressureWatch() if pressure else None,
             rngs={name: seeds.generator(seed, name) for name in _STREAMS},
             seed=seed,
+        )
+
+    @property
+    def known_slots(self) -> int | None:
+        """Slots of the memory size; None for bytes, which mean slots once a sample is known."""
+        size = parse_memory_size(self.memory_size)
+        return int(size.value) if size.unit == "count" else None
+
+    def with_rules(
+        self, admission: str | Admission | None = None, gate: str | Gate | None = None
+    ) -> Settings:
+        """The same with other rules, as new; None leaves one as it is.
+
+        Raises:
+            BadInputError: there is no such rule.
+        """
+        chance = seeds.generator(self.seed, "admission")
+        return replace(
+            self,
+            admission=self.admission if admission is None else make_admission(admission, chance),
+            gate=self.gate if gate is None else make_gate(gate, self.ratio),
         )
 
     def state_dict(self) -> dict[str, Any]:

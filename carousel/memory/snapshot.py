@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _KEYS = {
     "admission",
+    "capacity",
     "core",
     "high_water",
     "manager_ns",

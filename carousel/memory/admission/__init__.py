@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from carousel.errors import BadInputError
-from carousel.memory.admission.base import Admission, Assignment, SlotState
+from carousel.memory.admission.base import Admission, Assignment, SlotState, exactly
 from carousel.memory.admission.checked import Checked
 from carousel.memory.admission.class_balanced import ClassBalanced
 from carousel.memory.admission.reservoir import Reservoir
@@ -22,6 +22,7 @@ __all__ = [
     "Reservoir",
     "Ring",
     "SlotState",
+    "exactly",
     "make_admission",
 ]
 

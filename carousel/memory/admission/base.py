@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Admission", "Assignment", "Ints", "SlotState", "assign", "fresh_rows"]
+__all__ = ["Admission", "Assignment", "Ints", "SlotState", "assign", "exactly", "fresh_rows"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -95,3 +95,9 @@ def assign(slots: SlotState, leaving: Ints, rows: Ints) -> Assignment:
     usable = leaving[leaving < slots.capacity]
     places = np.concatenate([slots.free, np.sort(usable)])[: len(rows)]
     return Assignment(places, rows, np.setdiff1d(leaving, places, assume_unique=True))
+
+
+def exactly(slots: SlotState, ids: Ints) -> Assignment:
+    """The plan after which just these (n,) distinct ids are held; n is at most the capacity."""
+    held = slots.filled
+    return assign(slots, held[~np.isin(slots.ids[held], ids)], fresh_rows(slots, ids))

@@ -1,0 +1,174 @@
+"""What methods need that choose their samples by themselves: who is here, who shall stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from carousel.errors import BadInputError
+from carousel.memory.admission import Admission
+from carousel.memory.core import Core, Fetch
+from carousel.memory.gate import Gate
+from carousel.memory.intake import Intake, Labels, columns
+from carousel.memory.lifetime import while_open
+from carousel.memory.reader import schema_of
+from carousel.memory.residency import Residency
+from carousel.memory.schema import FieldValue, Schema, check_store_schema
+from carousel.memory.settings import Settings
+from carousel.storage.tier import StorageTier
+
+__all__ = ["Curated"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Curated:
+    """The part of a `Carousel` with which a method curates the memory by its own rule."""
+
+    _settings: Settings
+    _tier: StorageTier
+    _intake: Intake
+    _core: Core | None = None
+    _ceiling: int | None = None
+    _closed: bool = False
+
+    @property
+    def slots(self) -> int | None:
+        """Slots of the memory size; None before the first sample where that is in bytes."""
+        return self._core.slab.slots if self._core else self._settings.known_slots
+
+    @property
+    def capacity(self) -> int | None:
+        """Slots that may be filled now, see `resize`; fewer while the machine is short of memory.
+
+        None before the first sample where the memory size is in bytes and `resize` was not called.
+        """
+        if self._core is not None:
+            return self._core.slab.capacity
+        return self.slots if self._ceiling is None else self._ceiling
+
+    def filled_slots(self) -> Ints:
+        """(filled,) the slots that hold a sample, ascending; a fresh array."""
+        return self._core.filled_slots() if self._core else np.empty(0, np.int64)
+
+    def residents(self) -> Residency:
+        """Slots, ids, labels and tasks of all samples in memory, as copies."""
+        return Residency.of(self._core.slab if self._core else None)
+
+    def peek(self, slots: Ints) -> dict[str, Tensor]:
+        """Fresh copies of the fields, each (n, *shape), of (n,) filled slots.
+
+        Unlike `sample_slots` this does not count as a replay.
+
+        Raises:
+            BadInputError: a slot is empty or there is none of that number.
+        """
+        slots = np.asarray(slots, np.int64)
+        if self._core is None:
+            if len(slots):
+                raise BadInputError("the memory holds no sample yet", fix="admit samples first")
+            return {}
+        return self._core.peek(slots)
+
+    @while_open
+    def use(
+        self, *, admission: str | Admission | None = None, gate: str | Gate | None = None
+    ) -> None:
+        """Take over the rules that a method needs, before the first sample is replayed.
+
+        Args:
+            admission: which samples get a slot; None leaves the rule as it is.
+            gate: which rows leave; None leaves it as it is.
+
+        Raises:
+            BadInputError: there is no such rule, or samples were replayed already.
+        """
+        if self._core is not None and self._core.distinct.count:
+            raise BadInputError(
+                "the rules of the memory change after samples were replayed",
+                fix="choose admission and gate before training",
+            )
+        self._settings = self._settings.with_rules(admission, gate)
+
+    @while_open
+    def resize(self, slots: int) -> None:
+        """Use only the first `slots` slots from now on; the admission rule says who leaves.
+
+        What leaves is in storage, the pages of closed slots go back to the system, and slots that
+        open again are filled by the next admissions. Before the first sample it is remembered,
+        and then means at most so many. With ``pressure=True`` this is what the memory grows back
+        to.
+
+        Args:
+            slots: 1 or more, at most `slots`.
+
+        Raises:
+            BadInputError: the number is out of range.
+        """
+        most = self.slots
+        if slots < 1 or (most is not None and slots > most):
+            raise BadInputError(
+                f"the memory is resized to {slots} slots",
+                fix=f"give 1 to {most}" if most else "give 1 or more",
+            )
+        self._ceiling = int(slots)
+        if self._core is not None:
+            self._apply_ceiling(self._core)
+
+    @while_open
+    def retain(
+        self, ids: Ints, labels: Labels, tasks: Labels | None = None, *, fetch: Fetch
+    ) -> Ints:
+        """Hold exactly these n distinct samples; returns the ids that came in for it, (k,).
+
+        Residents among them stay in their slots and swaps of these go on. The others leave,
+        queued to storage first where it does not hold them, and swaps under way to their slots
+        become stale. The admission rule is not asked.
+
+        Args:
+            ids: (n,) ids that the samples were saved under; n is at most `capacity`.
+            labels: (n,) integers of at least 0.
+            tasks: (n,) integers, None for all 0.
+            fetch: gives the fields of the (k,) rows that were not resident, at most 256 at a time.
+
+        Raises:
+            BadInputError: there are more samples than slots, or an id is given twice; nothing
+                changed.
+        """
+        ids, classes, task_labels = columns(ids, labels, tasks)
+        if self._core is None and len(ids) == 0:
+            return ids
+        if self.capacity is not None and len(ids) > self.capacity:
+            raise _too_many(len(ids), self.capacity)
+        core = self._core or self._core_for(fetch(np.zeros(1, np.int64)))
+        if len(ids) > core.slab.capacity:
+            raise _too_many(len(ids), core.slab.capacity)
+        if len(ids):
+            self._intake.present(ids)
+        return core.retain(ids, classes, task_labels, fetch)
+
+    def _core_for(self, fields: Mapping[str, FieldValue]) -> Core:
+        """The core; built from these samples when they are the first."""
+        if self._core is None:
+            self._core = self._build(schema_of(fields))
+            self._apply_ceiling(self._core)
+        return self._core
+
+    def _apply_ceiling(self, core: Core) -> None:
+        most = core.slab.slots
+        ceiling = most if self._ceiling is None else min(self._ceiling, most)
+        core.set_ceiling(self._settings.admission, ceiling)
+
+    def _build(self, schema: Schema) -> Core:
+        core = self._settings.build_core(schema, self._tier)
+        check_store_schema(self._tier, schema)
+        return core
+
+
+def _too_many(count: int, capacity: int) -> BadInputError:
+    return BadInputError(
+        f"{count} samples are to be held in {capacity} slots", fix=f"choose at most {capacity}"
+    )
