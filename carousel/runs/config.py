@@ -74,9 +74,9 @@ class TrainConfig(BaseModel):
     swap_ratio: float = Field(
         0.5, ge=0, le=1, description="Share of each replayed batch that is swapped, 0 to 1."
     )
-    gate: str = Field(
-        "balanced",
-        description="Who is swapped: balanced, score, entropy, loss, random or all (ratio 1).",
+    gate: str | None = _derived(
+        "Who is swapped: balanced, score, entropy, loss, random or all (ratio 1).",
+        "balanced, or the method's own",
     )
     no_swap: bool = Field(False, description="Save samples but never swap: plain replay.")
     sync: bool = Field(False, description="Swap inside the step: repeatable bit for bit, slower.")

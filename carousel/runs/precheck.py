@@ -27,7 +27,7 @@ METHOD_FLAGS = ("admission", "update", "replay", "batch_size_mem")
 """Settings with a flag of their own that are options of the strategy."""
 
 GATES = ("balanced", "score", "entropy", "loss", "random", "all")
-ADMISSIONS = ("class-balanced", "reservoir", "ring")
+ADMISSIONS = ("class-balanced", "reservoir", "ring", "greedy")
 MODELS = ("mlp", "cnn", "slim-resnet18", "resnet32")
 MODELS += ("resnet18", "resnet18-imagenet", "densenet-bc-100-12")
 LOSSES = ("ce", "bce")
@@ -84,7 +84,8 @@ def strategy_options(config: TrainConfig) -> dict[str, Any]:
 
 
 def _check_names(config: TrainConfig, options: Mapping[str, Any]) -> None:
-    lookup("gate", config.gate, dict.fromkeys(GATES))
+    if config.gate is not None:
+        lookup("gate", config.gate, dict.fromkeys(GATES))
     if "admission" in options:
         lookup("admission", options["admission"], dict.fromkeys(ADMISSIONS))
     if "loss" in options and options["loss"] not in LOSSES:

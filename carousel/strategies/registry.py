@@ -32,7 +32,8 @@ class Common:
         model: the module to train.
         optimizer: over its parameters.
         storage: see `CarMPlugin`; needed by strategies with a memory.
-        memory_size: see `CarMPlugin`, as for the fields down to `run`.
+        memory_size: see `CarMPlugin`, as for the fields down to `run`; None for a gate leaves it
+            to the method.
         train_mb_size: samples of the stream a step.
         train_epochs: passes over an experience.
         eval_mb_size: samples a step of the evaluation; by default `train_mb_size`.
@@ -47,7 +48,7 @@ class Common:
     storage: Any = None
     memory_size: int | str = 500
     swap_ratio: float = 0.5
-    gate: Any = "balanced"
+    gate: Any = None
     swap: bool = True
     durability: Any = "bounded"
     storage_budget: int | str | None = None
