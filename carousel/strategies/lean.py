@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
 from avalanche.models.utils import is_multi_task_module
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
 
 from carousel.strategies.divergence import LossWatch
 from carousel.strategies.facts import StreamFacts, facts_of
@@ -58,6 +60,14 @@ class LeanTemplate(SupervisedTemplate):
         Raises:
             BadInputError: names what is missing and the fix.
         """
+
+    def sample_fields(self, facts: StreamFacts) -> dict[str, Tensor]:
+        """What a stored sample holds, in the order in which it is saved: (0, *shape) tensors.
+
+        `carousel train` compares it with what a storage holds before anything is written. A
+        strategy that stores more than ``x`` adds its fields here.
+        """
+        return {"x": torch.empty(0, *facts.input_shape, dtype=facts.dtype)}
 
     def check_loss(self) -> None:
         """Raise `DivergedError` now if a loss that was not looked at yet is NaN or infinite."""
