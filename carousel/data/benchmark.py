@@ -6,12 +6,15 @@ from typing import Any
 
 from torch.utils.data import TensorDataset
 
+from carousel.data.augment import Augmentation, Augmented
 from carousel.data.stream import Split, Stream
 
 __all__ = ["to_benchmark"]
 
 
-def to_benchmark(stream: Stream, *, task_labels: bool = False) -> Any:
+def to_benchmark(
+    stream: Stream, *, task_labels: bool = False, augment: Augmentation = "none"
+) -> Any:
     """The stream as an Avalanche benchmark that any strategy of Avalanche can train on.
 
     Every experience holds a `torch.utils.data.TensorDataset` of raw samples and labels.
@@ -24,6 +27,8 @@ def to_benchmark(stream: Stream, *, task_labels: bool = False) -> Any:
         stream: what to convert; the tensors are shared, not copied.
         task_labels: mini-batches become (x, y, task) with the number of the experience, for
             multi-head models; by default they are (x, y).
+        augment: random changes of training samples, new ones each time; see `Augmented`. What is
+            stored and what is tested on stays as it is.
 
     Returns:
         An `avalanche.benchmarks.CLScenario` with ``train_stream`` and ``test_stream``.
@@ -41,14 +46,14 @@ def to_benchmark(stream: Stream, *, task_labels: bool = False) -> Any:
     )
 
     plain = benchmark_from_datasets(
-        train=[_dataset(split, stream, task_labels) for split in stream.train],
-        test=[_dataset(split, stream, task_labels) for split in stream.test],
+        train=[_dataset(split, stream, task_labels, augment) for split in stream.train],
+        test=[_dataset(split, stream, task_labels, "none") for split in stream.test],
     )
     timed = with_classes_timeline(plain)
     return with_task_labels(timed) if task_labels else timed
 
 
-def _dataset(split: Split, stream: Stream, task_labels: bool) -> Any:
+def _dataset(split: Split, stream: Stream, task_labels: bool, augment: Augmentation) -> Any:
     from avalanche.benchmarks.utils import DataAttribute, TransformGroups
     from avalanche.benchmarks.utils.classification_dataset import (
         TaskAwareSupervisedClassificationDataset,
@@ -64,7 +69,9 @@ def _dataset(split: Split, stream: Stream, task_labels: bool) -> Any:
             ConstantSequence(task, len(split)), "targets_task_labels", use_in_getitem=task_labels
         ),
     ]
-    groups = TransformGroups({"train": stream.transform, "eval": stream.transform})
+    plain = stream.transform
+    train = plain if augment == "none" else Augmented(augment, plain)
+    groups = TransformGroups({"train": train, "eval": plain})
     return TaskAwareSupervisedClassificationDataset(
         [TensorDataset(split.x, split.y)], data_attributes=attributes, transform_groups=groups
     )

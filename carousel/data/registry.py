@@ -5,6 +5,7 @@ Nothing here imports torch until a stream is made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -102,6 +103,7 @@ def load_stream(
     experiences: int | None = None,
     scenario: Scenario = "class",
     seed: int | None = 0,
+    class_order: str | Sequence[int] = "random",
     split_seed: int = 0,
     root: str | Path | None = None,
     limit: int | None = None,
@@ -117,6 +119,8 @@ def load_stream(
         experiences: how many; by default what is usual for the benchmark.
         scenario: "class" (new classes in each experience) or "domain" (new groups in each).
         seed: order of the classes or groups; None keeps the natural order.
+        class_order: "random" (by `seed`), "sorted", a name of `CLASS_ORDERS`, or all labels in
+            the order of arrival.
         split_seed: which groups or samples are held out for testing.
         root: folder of the data files, or of the fonts for glyph-94; others ignore it.
         limit: at most so many training and so many test samples of each class.
@@ -145,6 +149,7 @@ def load_stream(
         experiences,
         scenario=scenario,
         seed=seed,
+        class_order=class_order,
         split_seed=split_seed,
         limit=limit,
         normalize=normalize,

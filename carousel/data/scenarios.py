@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from carousel.data.dataset import ArrayDataset
 from carousel.data.holdout import TEST_FRACTION, Holdout, Pool, hold_out
+from carousel.data.orders import class_order as labels_in_order
 from carousel.data.split import deal, generator
 from carousel.data.stream import Scenario, Split, Stream
 from carousel.data.transform import ToModelInput
@@ -27,6 +28,7 @@ def make_stream(
     *,
     scenario: Scenario = "class",
     seed: int | None = 0,
+    class_order: str | Sequence[int] = "random",
     split_seed: int = 0,
     test_fraction: float = TEST_FRACTION,
     limit: int | None = None,
@@ -39,6 +41,7 @@ def make_stream(
         experiences: how many; by default 5, or the number of classes or groups if smaller.
         scenario: "class" (new classes in each) or "domain" (new groups in each).
         seed: order of the classes or groups; None keeps the natural order.
+        class_order: of "class" only, in place of a random one; see `load_stream`.
         split_seed: which samples are tested on; apart from `seed`, so that runs with several
             class orders share one test set.
         test_fraction: share held out for testing when the source has no test set of its own.
@@ -48,23 +51,28 @@ def make_stream(
     Raises:
         BadInputError: a value cannot be used, or an experience would have nothing to test on.
     """
-    makers = {"class": class_incremental, "domain": domain_incremental}
-    if scenario not in makers:
+    if scenario not in ("class", "domain"):
         raise BadInputError(
             f"scenario is {scenario!r}",
             fix='give "class" or "domain"; for online learning cut a stream with online()',
         )
     if experiences is None:
         experiences = min(5, dataset.n_classes if scenario == "class" else _n_groups(dataset))
-    return makers[scenario](
-        dataset,
-        experiences,
-        seed=seed,
-        split_seed=split_seed,
-        test_fraction=test_fraction,
-        limit=limit,
-        normalize=normalize,
-    )
+    common: dict[str, Any] = {
+        "seed": seed,
+        "split_seed": split_seed,
+        "test_fraction": test_fraction,
+        "limit": limit,
+        "normalize": normalize,
+    }
+    if scenario == "class":
+        return class_incremental(dataset, experiences, class_order=class_order, **common)
+    if class_order != "random":
+        raise BadInputError(
+            "class_order is given and the scenario is domain",
+            fix="leave class_order out: all classes come in every experience",
+        )
+    return domain_incremental(dataset, experiences, **common)
 
 
 def class_incremental(
@@ -72,6 +80,7 @@ def class_incremental(
     experiences: int,
     *,
     seed: int | None = 0,
+    class_order: str | Sequence[int] = "random",
     split_seed: int = 0,
     test_fraction: float = TEST_FRACTION,
     limit: int | None = None,
@@ -80,10 +89,15 @@ def class_incremental(
     """Each experience brings classes that no other has; see `make_stream` for the arguments.
 
     The classes are shuffled by ``numpy.random.default_rng(seed)``, seed 0 included, and dealt out
-    in that order. When they do not divide, the first experiences get one class more.
+    in that order, unless `class_order` gives one. When they do not divide, the first experiences
+    get one class more.
     """
+    given = labels_in_order(class_order, dataset.n_classes)
     held = hold_out(dataset, split_seed, test_fraction).capped(limit, split_seed)
-    hands = deal(np.arange(dataset.n_classes), experiences, seed, "classes")
+    if given is None:
+        hands = deal(np.arange(dataset.n_classes), experiences, seed, "classes")
+    else:
+        hands = deal(np.array(given), experiences, None, "classes")
     order = tuple(int(label) for hand in hands for label in hand)
     meta = {"scenario": "class", "seed": seed, "split_seed": split_seed}
     owners = _owners(held.train.labels, hands), _owners(held.test.labels, hands)
