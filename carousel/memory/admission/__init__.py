@@ -10,6 +10,7 @@ from carousel.errors import BadInputError
 from carousel.memory.admission.base import Admission, Assignment, SlotState, exactly
 from carousel.memory.admission.checked import Checked
 from carousel.memory.admission.class_balanced import ClassBalanced
+from carousel.memory.admission.greedy import Greedy
 from carousel.memory.admission.reservoir import Reservoir
 from carousel.memory.admission.ring import Ring
 from carousel.memory.names import lookup
@@ -19,6 +20,7 @@ __all__ = [
     "Admission",
     "Assignment",
     "ClassBalanced",
+    "Greedy",
     "Reservoir",
     "Ring",
     "SlotState",
@@ -30,6 +32,7 @@ ADMISSIONS: dict[str, Callable[[np.random.Generator], Admission]] = {
     "class-balanced": ClassBalanced,
     "reservoir": Reservoir,
     "ring": lambda rng: Ring(),  # noqa: ARG005 - a ring draws nothing
+    "greedy": Greedy,
 }
 """The rules by name; `class-balanced` is the default everywhere."""
 
@@ -54,4 +57,4 @@ def make_admission(rule: str | Admission, rng: np.random.Generator) -> Admission
             f"admission is a {type(rule).__name__}",
             fix=f"give an Admission, or one of {', '.join(ADMISSIONS)}",
         )
-    return rule if isinstance(rule, ClassBalanced | Reservoir | Ring) else Checked(rule)
+    return rule if isinstance(rule, ClassBalanced | Greedy | Reservoir | Ring) else Checked(rule)
