@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -10,6 +9,7 @@ from string import Template
 
 import numpy as np
 
+from carousel.report.html import document, figure, mapping, tile
 from carousel.report.plots import PLOTS
 from carousel.report.record import RunRecord
 from carousel.report.tables import carousel_rows, score_rows, swap_rows
@@ -17,45 +17,7 @@ from carousel.report.words import bytes_text, percent_text, seconds_text
 
 __all__ = ["render_page"]
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { --ink: #1f2933; --muted: #64707d; --line: #e4e7eb; --panel: #f7f9fb; --accent: #2f6db3; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; color: var(--ink);
-  background: #fff; font: 16px/1.5 system-ui, sans-serif; }
-h1 { margin: 0; font-size: 1.6rem; }
-h2 { margin: 2.5rem 0 .75rem; font-size: 1.15rem; }
-p.sub { margin: .25rem 0 0; color: var(--muted); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem;
-  margin-top: 1.5rem; }
-.tile { padding: .8rem 1rem; background: var(--panel); border-radius: .5rem; }
-.tile b { display: block; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--muted); font-size: .85rem; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(28rem, 1fr)); gap: 1rem; }
-@media (max-width: 32rem) { .figures { grid-template-columns: 1fr; } }
-figure { margin: 0; }
-figure img { width: 100%; height: auto; border: 1px solid var(--line); border-radius: .5rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; text-align: left; border-bottom: 1px solid var(--line); }
-table.matrix th, table.matrix td { text-align: right; border: 0; padding: .25rem .5rem; }
-table.matrix td.ahead { color: var(--muted); }
-td.number { text-align: right; font-weight: 600; white-space: nowrap; }
-td.remark { color: var(--muted); }
-details { margin-top: 1rem; }
-summary { cursor: pointer; color: var(--accent); }
-code { font-size: .9em; overflow-wrap: anywhere; }
-</style>
-</head>
-<body>
-<h1>$heading</h1>
-<p class="sub">$subtitle</p>
-$notice
+_BODY = Template("""$notice
 <div class="tiles">$tiles</div>
 <h2>Accuracy matrix</h2>
 <p class="sub">Accuracy in per cent: row = after training on, column = tested on. Grey cells are
@@ -65,10 +27,7 @@ experiences not yet learned.</p>
 <div class="figures">$figures</div>
 $tables
 <h2>How it was run</h2>
-$details
-</body>
-</html>
-""")
+$details""")
 
 
 def render_page(run: RunRecord, plots: Mapping[str, Path]) -> str:
@@ -80,17 +39,15 @@ def render_page(run: RunRecord, plots: Mapping[str, Path]) -> str:
     """
     config = run.config
     what = f"{config.get('strategy', '?')} on {config.get('benchmark', '?')}"
-    return _PAGE.substitute(
-        title=escape(f"{what} · carousel"),
-        heading=escape(what),
-        subtitle=escape(f"run {run.name}"),
+    body = _BODY.substitute(
         notice=_notice(run),
-        tiles="".join(_tile(value, label) for value, label in _headlines(run)),
+        tiles="".join(tile(value, label) for value, label in _headlines(run)),
         matrix=_matrix(run),
-        figures="".join(_figure(PLOTS[name][0], path) for name, path in plots.items()),
+        figures="".join(figure(PLOTS[name][0], path) for name, path in plots.items()),
         tables=_tables(run),
-        details=_mapping("Configuration", config) + _mapping("Environment", run.environment),
+        details=mapping("Configuration", config) + mapping("Environment", run.environment),
     )
+    return document(what, f"run {run.name}", body)
 
 
 def _headlines(run: RunRecord) -> list[tuple[str, str]]:
@@ -129,15 +86,6 @@ def _tables(run: RunRecord) -> str:
     )
 
 
-def _tile(value: str, label: str) -> str:
-    return f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
-
-
-def _figure(caption: str, path: Path) -> str:
-    data = b64encode(path.read_bytes()).decode("ascii")
-    return f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}"></figure>'
-
-
 def _matrix(run: RunRecord) -> str:
     total = len(run.matrix)
     head = "".join(f"<th>{column + 1}</th>" for column in range(total))
@@ -166,32 +114,3 @@ def _rows(rows: Sequence[tuple[str, str, str]]) -> str:
         for name, value, remark in rows
     )
     return f"<table>{cells}</table>"
-
-
-def _flat(values: Mapping[str, object]) -> list[tuple[str, object]]:
-    """One row a value; those of a mapping inside follow its name."""
-    rows: list[tuple[str, object]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            rows += [(f"{key}: {name}", inner) for name, inner in _flat(value)]
-        else:
-            rows.append((str(key), value))
-    return rows
-
-
-def _value_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return " ".join(str(part) for part in value) or "-"
-    return "-" if value is None or value == {} else str(value)
-
-
-def _mapping(title: str, values: Mapping[str, object]) -> str:
-    if not values:
-        return ""
-    cells = "".join(
-        f"<tr><td>{escape(key)}</td><td><code>{escape(_value_text(value))}</code></td></tr>"
-        for key, value in _flat(values)
-    )
-    return f"<details><summary>{escape(title)}</summary><table>{cells}</table></details>"
