@@ -2,8 +2,8 @@
 
 Example:
     >>> from carousel.strategies import list_strategies
-    >>> list_strategies()
-    ['er', 'joint', 'naive']
+    >>> "er" in list_strategies()
+    True
 """
 
 from __future__ import annotations
@@ -22,24 +22,32 @@ from carousel.strategies.registry import (
 if TYPE_CHECKING:
     from carousel.strategies.bounds import Joint, Naive
     from carousel.strategies.checkpoint import RunCheckpoint
+    from carousel.strategies.der import DERPlusPlus
     from carousel.strategies.er import ER
     from carousel.strategies.fast import FastLoader
+    from carousel.strategies.gdumb import GDumb
     from carousel.strategies.lean import LeanTemplate
     from carousel.strategies.loader import StreamLoader
     from carousel.strategies.loss import SeenClassesBCE
     from carousel.strategies.plugin import CarMPlugin
+    from carousel.strategies.tiny_er import TinyER
+    from carousel.strategies.rainbow import RainbowMemory
 
 __all__ = [
     "ER",
     "CarMPlugin",
+    "DERPlusPlus",
     "FastLoader",
+    "GDumb",
     "Joint",
     "LeanTemplate",
     "Naive",
+    "RainbowMemory",
     "RunCheckpoint",
     "SeenClassesBCE",
     "StrategyInfo",
     "StreamLoader",
+    "TinyER",
     "list_strategies",
     "make_strategy",
     "register_strategy",
@@ -51,12 +59,16 @@ __getattr__, __dir__ = lazy_names(
     {
         "bounds": ("Joint", "Naive"),
         "checkpoint": ("RunCheckpoint",),
+        "der": ("DERPlusPlus",),
         "er": ("ER",),
         "fast": ("FastLoader",),
+        "gdumb": ("GDumb",),
         "lean": ("LeanTemplate",),
         "loader": ("StreamLoader",),
         "loss": ("SeenClassesBCE",),
         "plugin": ("CarMPlugin",),
+        "rainbow": ("RainbowMemory",),
+        "tiny_er": ("TinyER",),
     },
     also=("StrategyInfo", "list_strategies", "make_strategy", "register_strategy", "strategy_info"),
 )

@@ -122,8 +122,8 @@ def list_strategies() -> list[str]:
     """The names of all strategies, sorted.
 
     Example:
-        >>> list_strategies()
-        ['er', 'joint', 'naive']
+        >>> {"er", "joint", "naive"} <= set(list_strategies())
+        True
     """
     return sorted(_INFOS)
 
@@ -198,6 +198,94 @@ def _make_joint(common: Common, loss: Any) -> Any:
     from carousel.strategies.bounds import Joint
 
     return _without_memory(Joint, common, loss)
+
+
+@register_strategy(
+    "tiny-er",
+    "TinyER: online replay from a very small memory, task aware if asked",
+    task_aware=False,
+    admission="reservoir",
+    batch_size_mem=10,
+)
+def _make_tiny_er(common: Common, task_aware: Any, **options: Any) -> Any:
+    from carousel.strategies.tiny_er import TinyER
+
+    memory = make_memory(common, **options)
+    try:
+        own = {"memory": memory, "task_aware": task_aware, "plugins": common.plugins}
+        return TinyER(**own, **_training(common))
+    except BaseException:
+        memory.close()
+        raise
+
+
+@register_strategy(
+    "der++",
+    "DER++: replay samples together with the logits they once had",
+    alpha=0.2,
+    beta=0.5,
+    logits="first",
+    refresh_per_class=256,
+    n_classes=None,
+    distill_weight="original",
+    admission="reservoir",
+    batch_size_mem=None,
+)
+def _make_der(common: Common, admission: Any, batch_size_mem: Any, **options: Any) -> Any:
+    from carousel.strategies.der import DERPlusPlus
+
+    memory = make_memory(common, admission=admission, batch_size_mem=batch_size_mem)
+    try:
+        return DERPlusPlus(memory=memory, **options, **_training(common), plugins=common.plugins)
+    except BaseException:
+        memory.close()
+        raise
+
+
+@register_strategy(
+    "gdumb",
+    "GDumb: a balanced memory, and a model trained from scratch on it alone",
+    cutmix_p=0.5,
+    cutmix_alpha=1.0,
+    clip=10.0,
+    schedule="restarts",
+    gate_on_mixed="skip",
+    admission="greedy",
+)
+def _make_gdumb(common: Common, admission: Any, **options: Any) -> Any:
+    from carousel.strategies.gdumb import GDumb
+
+    memory = make_memory(common, admission=admission)
+    try:
+        return GDumb(memory=memory, **options, **_training(common), plugins=common.plugins)
+    except BaseException:
+        memory.close()
+        raise
+
+
+@register_strategy(
+    "rm",
+    "Rainbow Memory: sure and unsure samples alike, then training on them alone",
+    copies=12,
+    perturb=None,
+    cutmix_p=0.5,
+    cutmix_alpha=1.0,
+    clip=None,
+    schedule="restarts",
+    gate_on_mixed="skip",
+    augment=None,
+    batch_size_mem=None,
+)
+def _make_rainbow(common: Common, batch_size_mem: Any, **options: Any) -> Any:
+    from carousel.strategies.rainbow import RainbowMemory
+
+    memory = make_memory(common, batch_size_mem=batch_size_mem)
+    try:
+        training = {**_training(common), "plugins": common.plugins}
+        return RainbowMemory(memory=memory, **options, **training)
+    except BaseException:
+        memory.close()
+        raise
 
 
 def make_memory(common: Common, **options: Any) -> CarMPlugin:
