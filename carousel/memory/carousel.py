@@ -26,7 +26,7 @@ from carousel.memory.lifetime import while_open
 from carousel.memory.replacement import Replacement
 from carousel.memory.replay import Replay
 from carousel.memory.saver import BackgroundSaver
-from carousel.memory.schema import META_KEY, FieldValue, Schema
+from carousel.memory.schema import FieldValue, Schema, stored_schema
 from carousel.memory.settings import Settings, open_storage
 from carousel.memory.snapshot import check_state, check_storage
 from carousel.memory.stats import CarouselStats
@@ -59,8 +59,8 @@ class Carousel(Curated):
         swap_ratio: share of the replayed rows that leave after each step, 0 to 1.
         gate: which rows leave: ``"balanced"``, ``"score"``, ``"entropy"``, ``"loss"``,
             ``"random"``, ``"all"``, or a callable.
-        admission: which samples get a slot: ``"class-balanced"``, ``"reservoir"``, ``"ring"``, or
-            an `Admission`.
+        admission: which samples get a slot: ``"class-balanced"``, ``"reservoir"``, ``"greedy"``,
+            ``"ring"``, or an `Admission`.
         replacement: what comes in: ``"uniform"`` within the class, or a `Replacement`.
         durability: what a saved sample survives: ``"durable"``, ``"bounded"``, ``"process"`` or
             ``"ephemeral"``.
@@ -127,10 +127,10 @@ class Carousel(Curated):
         self._saver = BackgroundSaver(self._save_batch)
         self._restore_losses = 0
         self.manager_ns = 0
-        stored = self._tier.get_meta(META_KEY)
+        stored = stored_schema(self._tier)
         if stored is not None:
             try:
-                self._core = self._build(Schema.from_json(stored))
+                self._core = self._build(stored)
             except BaseException:
                 self.close()
                 raise

@@ -15,14 +15,15 @@ from torch import Tensor
 from carousel.errors import BadInputError, SchemaMismatchError
 from carousel.memory.convert import TORCH_DTYPES, dtype_name, to_numpy, to_tensor
 from carousel.storage.record import ENCODED, FieldSpec, Layout, RecordBatch
+from carousel.storage.schema_note import SCHEMA
 from carousel.storage.tier import StorageTier
 
-__all__ = ["META_KEY", "FieldValue", "Schema", "check_store_schema"]
+__all__ = ["META_KEY", "FieldValue", "Schema", "check_store_schema", "stored_schema"]
 
 FieldValue: TypeAlias = Tensor | npt.NDArray[np.generic] | Sequence[bytes]
 """n values of one field: a tensor or array (n, *shape), or n encoded images as bytes."""
 
-META_KEY = "schema"
+META_KEY = SCHEMA
 """Where a storage keeps the schema of its samples."""
 
 _MAX_NAME_BYTES = 32
@@ -168,18 +169,26 @@ class Schema:
         return cls(specs)
 
 
+def stored_schema(tier: StorageTier) -> Schema | None:
+    """The schema of a storage's samples; None as long as it has none, or was emptied.
+
+    Raises:
+        BadInputError: what the storage says of it cannot be read.
+    """
+    note = tier.get_meta(META_KEY)
+    return Schema.from_json(note) if note else None
+
+
 def check_store_schema(tier: StorageTier, schema: Schema) -> None:
     """Tie a storage to the schema of its samples: written the first time, compared later.
 
     Raises:
         SchemaMismatchError: the storage holds samples of another schema; it is left unchanged.
     """
-    kept = tier.get_meta(META_KEY)
-    if kept is None:
+    stored = stored_schema(tier)
+    if stored is None:
         tier.put_meta({META_KEY: schema.to_json().encode()})
-        return
-    stored = Schema.from_json(kept)
-    if stored != schema:
+    elif stored != schema:
         raise SchemaMismatchError(
             f"the storage holds samples with {stored}, these have {schema}",
             fix="use another storage path, or samples of the stored kind",

@@ -38,6 +38,7 @@ from carousel.storage.lmdb.registry import is_open
 from carousel.storage.lmdb.tier import LMDBTier
 from carousel.storage.owner import OwnerLock, read_marker
 from carousel.storage.plain.file_tier import JOURNAL, FileTier
+from carousel.storage.schema_note import SCHEMA
 from carousel.storage.tier import Durability, Progress, StorageTier, VerifyReport
 
 __all__ = ["CompactReport", "compact", "forget", "kind_of", "open_store", "verify_store"]
@@ -164,7 +165,7 @@ def forget(
         ids: samples to forget.
         labels: classes to forget.
         tasks: tasks to forget.
-        everything: forget all that is stored.
+        everything: forget all that is stored; samples to come may then have other fields.
         progress: called with samples done and all samples to forget.
 
     Returns:
@@ -192,6 +193,8 @@ def forget(
         removed += tier.delete_many(chosen[start : start + _CHUNK])
         if progress is not None:
             progress(min(start + _CHUNK, len(chosen)), len(chosen))
+    if everything and tier.get_meta(SCHEMA):
+        tier.put_meta({SCHEMA: b""})
     return removed
 
 

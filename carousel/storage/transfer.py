@@ -22,6 +22,7 @@ from carousel.storage.maintenance import open_store
 from carousel.storage.plain.file_tier import JOURNAL, FileTier
 from carousel.storage.plain.image_file import from_file, is_record_file, suffix_of
 from carousel.storage.record import ENCODED, FieldSpec, Record, RecordBatch, numpy_dtype
+from carousel.storage.schema_note import SCHEMA, extend_note
 from carousel.storage.tier import Progress, StorageTier
 
 __all__ = [
@@ -148,7 +149,7 @@ def import_store(
         return _import_files(source, tier, add, progress, images=False)
     with files:
         count = _put(_stored(files), len(files.entries()), tier, add, progress)
-        _copy_meta(files, tier)
+        _copy_meta(files, tier, add)
         damaged = {f"id {id_}": reason for id_, reason in files.quarantined().items()}
         return ImportReport(count, damaged)
 
@@ -183,8 +184,11 @@ def _is_sample(path: Path) -> bool:
     return is_record_file(data) or suffix_of(data) != ".rec"
 
 
-def _copy_meta(source: StorageTier, target: StorageTier) -> None:
-    target.put_meta({key: source.get_meta(key) or b"" for key in source.meta_keys()})
+def _copy_meta(source: StorageTier, target: StorageTier, add: Sequence[AddedField] = ()) -> None:
+    values = {key: source.get_meta(key) or b"" for key in source.meta_keys()}
+    if add and SCHEMA in values:
+        values[SCHEMA] = extend_note(values[SCHEMA], [extra.spec for extra in add])
+    target.put_meta(values)
     target.reserve_ids(max(0, source.high_water - target.high_water))
     target.flush()
 

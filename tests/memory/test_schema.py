@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from carousel.errors import BadInputError, SchemaMismatchError
 from carousel.memory.convert import TORCH_DTYPES, check_labels, to_numpy, to_tensor
-from carousel.memory.schema import META_KEY, Schema, check_store_schema
+from carousel.memory.schema import META_KEY, Schema, check_store_schema, stored_schema
 from carousel.storage.record import ENCODED, FieldSpec
 
 IMAGES = torch.arange(2 * 3 * 4 * 4, dtype=torch.uint8).reshape(2, 3, 4, 4)
@@ -219,7 +219,17 @@ def test_a_store_is_tied_to_the_first_schema():
     with pytest.raises(SchemaMismatchError, match=r"holds samples with x uint8 \(3, 4, 4\)"):
         check_store_schema(tier, Schema.of({"x": IMAGES.float()}))
     assert tier.meta == kept
-    assert Schema.from_json(kept[META_KEY]) == schema
+    assert Schema.from_json(kept[META_KEY]) == stored_schema(tier) == schema
+
+
+def test_a_store_that_was_emptied_takes_another_schema():
+    tier, other = MetaOnly(), Schema.of({"x": IMAGES.float()})
+    assert stored_schema(tier) is None
+    check_store_schema(tier, Schema.of({"x": IMAGES}))
+    tier.put_meta({META_KEY: b""})
+    assert stored_schema(tier) is None
+    check_store_schema(tier, other)
+    assert stored_schema(tier) == other
 
 
 def test_labels_become_int64_on_the_cpu():
