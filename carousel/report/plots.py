@@ -11,6 +11,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from carousel.report import metrics
+from carousel.report.canvas import (
+    BLUE,
+    DPI,
+    GREEN,
+    GRID,
+    INK,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    RED,
+    SAND,
+    canvas,
+    nothing,
+    tidy,
+)
 from carousel.report.record import PHASES, RunRecord, Sample
 
 __all__ = [
@@ -23,17 +38,7 @@ __all__ = [
     "time_split",
 ]
 
-INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-BLUE, ORANGE, GREEN, RED, PURPLE, SAND = (
-    "#2f6db3",
-    "#e0873a",
-    "#4a9a68",
-    "#c8504f",
-    "#7d62a5",
-    "#c9b458",
-)
 PHASE_COLOURS = dict(zip(PHASES, (SAND, ORANGE, RED, BLUE, PURPLE, GREEN), strict=True))
-DPI = 130
 _LEAST_RANGE = 0.06
 MOST_ANNOTATED = 12
 """Largest accuracy matrix whose cells carry their number."""
@@ -43,7 +48,7 @@ def accuracy_matrix(run: RunRecord) -> Figure:
     """Heat map of the matrix: one row after each experience, one column a test set."""
     total = len(run.matrix)
     side = min(8.5, 2.8 + 0.55 * total)
-    figure, axes = _canvas("Accuracy matrix", (side + 0.8, side))
+    figure, axes = canvas("Accuracy matrix", (side + 0.8, side))
     image = axes.imshow(run.matrix * 100, cmap="YlGnBu", vmin=0, vmax=100)
     axes.set_xlabel("tested on experience")
     axes.set_ylabel("after training on experience")
@@ -61,7 +66,7 @@ def accuracy_matrix(run: RunRecord) -> Figure:
 
 def accuracy_curve(run: RunRecord) -> Figure:
     """Accuracy on each experience and the mean over those seen, after each experience."""
-    figure, axes = _canvas("Accuracy over experiences", (7.2, 4.2))
+    figure, axes = canvas("Accuracy over experiences", (7.2, 4.2))
     done = run.done
     steps = np.arange(1, done + 1)
     for column in range(done):
@@ -86,10 +91,10 @@ def accuracy_curve(run: RunRecord) -> Figure:
 
 def forgetting_bars(run: RunRecord) -> Figure:
     """Best earlier accuracy minus the last, for each experience, with the mean."""
-    figure, axes = _canvas("Forgetting by experience", (7.2, 3.8))
+    figure, axes = canvas("Forgetting by experience", (7.2, 3.8))
     done = run.done
     if done < 2:
-        return _nothing(figure, axes, "needs two experiences")
+        return nothing(figure, axes, "needs two experiences")
     lost = metrics.forgetting_per_experience(run.matrix[:done, :done])
     where = np.arange(1, done)
     colours = [RED if value > 0 else GREEN for value in lost]
@@ -110,7 +115,7 @@ def swaps_and_bytes(run: RunRecord) -> Figure:
     samples = run.progress()
     figure, (upper, lower) = _pair("Swaps and bytes over time", (7.2, 5.6))
     if not samples:
-        return _nothing(figure, upper, "no samples were logged")
+        return nothing(figure, upper, "no samples were logged")
     seconds = [float(s["seconds"]) for s in samples]
     requested = [int(s["swaps"]["requested"]) for s in samples]
     completed = [int(s["swaps"]["done"]) for s in samples]
@@ -141,9 +146,9 @@ def time_split(run: RunRecord) -> Figure:
     """Seconds of each experience by phase, as stacked bars."""
     rows = [s for s in run.samples if s.get("event") == "experience"]
     height = min(9.0, 2.0 + 0.36 * max(len(rows), 1))
-    figure, axes = _canvas("Where the time went", (7.2, height))
+    figure, axes = canvas("Where the time went", (7.2, height))
     if not rows:
-        return _nothing(figure, axes, "no experience was finished")
+        return nothing(figure, axes, "no experience was finished")
     labels = [f"{int(s['experience']) + 1}" for s in rows]
     left = np.zeros(len(rows))
     for phase in PHASES:
@@ -189,32 +194,15 @@ def save_plots(run: RunRecord, folder: Path) -> dict[str, Path]:
     return written
 
 
-def _canvas(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=12, fontweight="bold")
-    axes = figure.add_subplot()
-    _tidy(axes)
-    return figure, axes
-
-
 def _pair(title: str, size: tuple[float, float]) -> tuple[Figure, tuple[Axes, Axes]]:
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     figure.suptitle(title, x=0.02, ha="left", color=INK, fontsize=12, fontweight="bold")
     upper = figure.add_subplot(2, 1, 1)
     lower = figure.add_subplot(2, 1, 2, sharex=upper)
     upper.tick_params(labelbottom=False)
-    _tidy(upper)
-    _tidy(lower)
+    tidy(upper)
+    tidy(lower)
     return figure, (upper, lower)
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=MUTED, labelcolor=INK, length=0)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
 
 
 def _annotate(axes: Axes, percent: metrics.Matrix) -> None:
@@ -251,12 +239,6 @@ def _mark_experiences(samples: Sequence[Sample], panels: Sequence[Axes]) -> None
             previous = sample["experience"]
             for axes in panels:
                 axes.axvline(float(sample["seconds"]), color=GRID, linewidth=1.4, zorder=0.9)
-
-
-def _nothing(figure: Figure, axes: Axes, why: str) -> Figure:
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, transform=axes.transAxes)
-    return figure
 
 
 def _unit(top: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import psutil
 
 import carousel
 
-__all__ = ["PACKAGES", "describe_environment", "package_versions"]
+__all__ = ["PACKAGES", "describe_environment", "describe_machine", "package_versions"]
 
 PACKAGES = (
     "torch",
@@ -42,13 +42,15 @@ def describe_environment(*, seed: int, device: str, threads: int) -> dict[str, A
         device: that trained, as torch names it.
         threads: of torch on the CPU.
     """
+    return {**describe_machine(), "seed": seed, "device": device, "threads": threads}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, command and machine of this process."""
     return {
         "carousel": carousel.__version__,
         "command": shlex.join(["carousel", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": seed,
-        "device": device,
-        "threads": threads,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),

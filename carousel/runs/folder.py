@@ -139,7 +139,7 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary, empty while the run is not finished."""
-        return _read_json(self.summary_file)
+        return read_json(self.summary_file)
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Save ``environment.json``."""
@@ -164,7 +164,7 @@ class RunFolder:
             matrix=matrix,
             samples=current_history(read_lines(self.metrics_file)),
             summary=self.read_summary(),
-            environment=_read_json(self.environment_file),
+            environment=read_json(self.environment_file),
         )
 
 
@@ -233,7 +233,8 @@ def write_atomically(path: Path, content: str) -> None:
     temporary.replace(path)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file, empty when there is none."""
     if not path.is_file():
         return {}
     content = json.loads(path.read_text("utf-8"))

@@ -19,9 +19,9 @@ from carousel.storage.creation import DATA
 from carousel.storage.lmdb.registry import is_open
 from carousel.storage.owner import MARKER, OwnerLock
 
-__all__ = ["Launch", "plan_launch"]
+__all__ = ["MAY_CHANGE", "Launch", "plan_launch"]
 
-_MAY_CHANGE = {"device", "checkpoint_every", "logger", "data_root", "out"}
+MAY_CHANGE = {"device", "checkpoint_every", "logger", "data_root", "out"}
 """Settings that a resumed run may have anew; all others decide its result."""
 
 _STORE_FILES = ("data.mdb", "lock.mdb", MARKER)
@@ -127,7 +127,7 @@ def _resumed(folder: RunFolder, given: Mapping[str, Any]) -> Launch:
             f"{key} is {now} and the run in {folder.path} was started with {was}",
             fix=f"leave {key} out to resume, or give another --out",
         )
-    fresh_values = {key: given[key] for key in _MAY_CHANGE & given.keys()}
+    fresh_values = {key: given[key] for key in MAY_CHANGE & given.keys()}
     config = resolve_config(file=_flat(saved), command_line=fresh_values)
     storage = config.storage or folder.storage
     action: Literal["show", "resume"] = "show" if folder.finished else "resume"
@@ -148,7 +148,7 @@ def _changes(
     return [
         (key, before.get(key), now[key])
         for key in keys
-        if key in now and key not in _MAY_CHANGE and before.get(key) != now[key]
+        if key in now and key not in MAY_CHANGE and before.get(key) != now[key]
     ]
 
 
