@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from carousel.strategies.loader import StreamLoader
     from carousel.strategies.loss import SeenClassesBCE
     from carousel.strategies.plugin import CarMPlugin
-    from carousel.strategies.tiny_er import TinyER
     from carousel.strategies.rainbow import RainbowMemory
+    from carousel.strategies.tiny_er import TinyER
 
 __all__ = [
     "ER",
