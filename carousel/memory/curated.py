@@ -14,6 +14,7 @@ from carousel.memory.core import Core, Fetch
 from carousel.memory.gate import Gate
 from carousel.memory.intake import Intake, Labels, columns
 from carousel.memory.lifetime import while_open
+from carousel.memory.lookup import read_samples
 from carousel.memory.reader import schema_of
 from carousel.memory.residency import Residency
 from carousel.memory.schema import FieldValue, Schema, check_store_schema
@@ -23,6 +24,7 @@ from carousel.storage.tier import StorageTier
 __all__ = ["Curated"]
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Curated:
@@ -72,6 +74,25 @@ class Curated:
                 raise BadInputError("the memory holds no sample yet", fix="admit samples first")
             return {}
         return self._core.peek(slots)
+
+    @while_open
+    def read(self, ids: Ints) -> tuple[dict[str, Tensor], Mask]:
+        """Samples by their ids, from their slots or else from storage; changes and counts nothing.
+
+        Waits for samples that are queued to storage, but not for `save_in_background`.
+
+        Args:
+            ids: (n,) ids, in any order.
+
+        Returns:
+            Per field a fresh tensor (n, *shape), no field before the first sample was seen; and
+            (n,) bool, which were found. Rows that were not found, or cannot be read, are zero.
+        """
+        ids = np.asarray(ids, np.int64)
+        if self._core is None:
+            return {}, np.zeros(len(ids), np.bool_)
+        self._intake.flush()
+        return read_samples(self._core.slab, self._tier, ids)
 
     @while_open
     def use(

@@ -212,6 +212,13 @@ class Slab:
         """Which of (n,) ids are in a slot."""
         return np.isin(ids, self.ids)
 
+    def slots_of(self, ids: Ints) -> Ints:
+        """The slot of each of (n,) ids, -1 where it is in none."""
+        order = np.argsort(self.ids)
+        at = np.minimum(np.searchsorted(self.ids, ids, sorter=order), self.slots - 1)
+        slots = order[at]
+        return np.where((self.ids[slots] == ids) & (ids != EMPTY), slots, -1)
+
     def _push_rows_up(self, closed: Ints, first: int) -> None:
         """Let closed slots own the rows from `first` on, so that whole pages are unused."""
         low = closed[self.table[closed] < first]

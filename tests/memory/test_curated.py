@@ -77,6 +77,52 @@ def test_slots_and_capacity_before_and_after_the_first_sample(make_memory, coded
     assert sized.slots == sized.capacity == sized.stats().slots > 80
 
 
+# -- read ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_samples_are_read_from_slots_and_storage(tmp_path, make_memory, coded, sync):
+    memory = make_memory(storage=tmp_path / "db", sync=sync)
+    ids = coded.save(memory, 600)
+    coded.admit(memory, ids)
+    wanted = np.concatenate([ids[::-1], [700, -1, ids[3], 999]])
+    fields, found = memory.read(wanted)
+    assert found.tolist() == [True] * 600 + [False, False, True, False]
+    expected = coded.fields(wanted)
+    for name, values in fields.items():
+        assert torch.equal(values[found], expected[name][found])
+        assert not values[~torch.from_numpy(found)].any()
+    assert memory.stats().distinct_samples_replayed == 0
+    assert memory.stats().swaps.requested == 0
+    fields["x"].zero_()
+    coded.check(memory.sample(20))
+
+
+def test_residents_that_storage_lost_are_read_from_their_slots(make_memory, coded):
+    memory = make_memory(storage=MemoryTier(budget=25, eviction="fifo"))
+    ids = coded.save(memory, 20)
+    coded.admit(memory, ids)
+    coded.save(memory, 25)
+    fields, found = memory.read(ids)
+    assert found.all()
+    assert torch.equal(fields["x"], coded.fields(ids)["x"])
+
+
+def test_what_is_damaged_is_not_found_and_zero(make_memory, coded, broken_tier):
+    memory = make_memory(storage=broken_tier)
+    ids = coded.save(memory, 10)
+    broken_tier.damage(ids[3:5])
+    fields, found = memory.read(ids)
+    assert np.flatnonzero(~found).tolist() == [3, 4]
+    assert not fields["x"][3:5].any()
+
+
+def test_reading_before_there_is_anything(make_memory):
+    fields, found = make_memory().read(np.arange(3))
+    assert fields == {}
+    assert found.tolist() == [False] * 3
+
+
 # -- retain ------------------------------------------------------------------------------------
 
 
