@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from carousel.strategies.er import ER
     from carousel.strategies.fast import FastLoader
     from carousel.strategies.gdumb import GDumb
+    from carousel.strategies.icarl import ICaRL
     from carousel.strategies.lean import LeanTemplate
     from carousel.strategies.loader import StreamLoader
     from carousel.strategies.loss import SeenClassesBCE
@@ -39,6 +40,7 @@ __all__ = [
     "DERPlusPlus",
     "FastLoader",
     "GDumb",
+    "ICaRL",
     "Joint",
     "LeanTemplate",
     "Naive",
@@ -63,6 +65,7 @@ __getattr__, __dir__ = lazy_names(
         "er": ("ER",),
         "fast": ("FastLoader",),
         "gdumb": ("GDumb",),
+        "icarl": ("ICaRL",),
         "lean": ("LeanTemplate",),
         "loader": ("StreamLoader",),
         "loss": ("SeenClassesBCE",),

@@ -264,6 +264,29 @@ def _make_gdumb(common: Common, admission: Any, **options: Any) -> Any:
 
 
 @register_strategy(
+    "icarl",
+    "iCaRL: exemplars by herding, distillation, prediction by the nearest class mean",
+    distill_weight="original",
+    exemplars="rerank",
+    means="memory",
+    stored_per_class=100,
+    mirror=False,
+    features=None,
+    replay="mixed",
+    batch_size_mem=None,
+)
+def _make_icarl(common: Common, replay: Any, batch_size_mem: Any, **options: Any) -> Any:
+    from carousel.strategies.icarl import ICaRL
+
+    memory = make_memory(common, replay=replay, batch_size_mem=batch_size_mem)
+    try:
+        return ICaRL(memory=memory, **options, **_training(common), plugins=common.plugins)
+    except BaseException:
+        memory.close()
+        raise
+
+
+@register_strategy(
     "rm",
     "Rainbow Memory: sure and unsure samples alike, then training on them alone",
     copies=12,
