@@ -19,7 +19,7 @@ from carousel.memory.seeds import generator, load_state, state_of
 from carousel.strategies.batch import BatchTransform
 from carousel.strategies.raw import RawSource
 
-__all__ = ["StreamLoader"]
+__all__ = ["StreamLoader", "take_rows"]
 
 
 class StreamLoader:
@@ -170,3 +170,11 @@ class StreamLoader:
         torch.index_select(tensor, 0, places, out=x)
         self._joint = (x, joint, tail)
         return x
+
+
+def take_rows(strategy: Any) -> Tensor:
+    """(k,) rows of the source in the mini-batch; removes the field that tells them, if any."""
+    if isinstance(strategy.dataloader, StreamLoader):
+        return strategy.dataloader.rows
+    rows: Tensor = strategy.mbatch.pop()
+    return rows.cpu()

@@ -22,21 +22,22 @@ from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor
 
 from carousel.errors import BadInputError
-from carousel.memory import Carousel, Replay
+from carousel.memory import Carousel
 from carousel.memory.admission import Admission
 from carousel.memory.gate import Gate, parse_ratio
 from carousel.memory.seeds import fresh_seed, generator
 from carousel.storage.tier import Durability, StorageTier
 from carousel.strategies.batch import BatchTransform, append_labels, append_samples, batch_transform
 from carousel.strategies.checks import check_output, check_samples, check_schema
-from carousel.strategies.draw import Draw, ReplayRule, make_draw
+from carousel.strategies.draw import ReplayRule
+from carousel.strategies.draws import Draws, Part, make_draws
 from carousel.strategies.fast import FastMode, check_fast_mode, same_rows, stream_loader
-from carousel.strategies.loader import StreamLoader
+from carousel.strategies.loader import StreamLoader, take_rows
 from carousel.strategies.memory_loader import MemoryLoader
 from carousel.strategies.place import place_of
 from carousel.strategies.raw import RawSource, raw_source
-from carousel.strategies.rules import Rules, UpdateRule, settle
-from carousel.strategies.update import ByBatch, ByExperience, Update
+from carousel.strategies.rules import Rules, settle
+from carousel.strategies.update import UpdateRule, make_update
 
 __all__ = ["CarMPlugin", "HoldOut"]
 
@@ -148,8 +149,6 @@ class CarMPlugin(SupervisedPlugin):
             batch_size_mem=batch_size_mem,
         )
         self.rules = rules = settle(self._chosen)
-        assert rules.gate is not None
-        assert rules.admission is not None
         self._observes = swap and parse_ratio(swap_ratio) > 0
         self.fast_loader = check_fast_mode(fast_loader)
         self.seed = fresh_seed() if seed is None else seed
@@ -159,8 +158,8 @@ class CarMPlugin(SupervisedPlugin):
             memory_size,
             storage,
             swap_ratio=swap_ratio,
-            gate=rules.gate,
-            admission=rules.admission,
+            gate=rules.gate or "balanced",
+            admission=rules.admission or "class-balanced",
             durability=durability,
             storage_budget=storage_budget,
             sync=sync,
@@ -168,12 +167,12 @@ class CarMPlugin(SupervisedPlugin):
             swap=swap,
         )
         self.hold_out: HoldOut | None = None
-        self._update = _make_update(rules, self.carousel)
+        self._update = make_update(rules.update, self.carousel)
         self._loader: StreamLoader | None = None
-        self._draws: list[Draw] = []
+        self._draws = Draws()
         self._draw_states: list[dict[str, Any]] | None = None
         self._rows: Tensor | None = None
-        self.parts: list[tuple[Replay, slice]] = []
+        self.parts: list[Part] = []
         self.memory_rows: slice | None = None
         self.stream_rows = 0
         self.logits_to_judge: Tensor | None = None
@@ -192,7 +191,7 @@ class CarMPlugin(SupervisedPlugin):
         """
         self.rules = rules = settle(self._chosen, wanted, method=method)
         self.carousel.use(admission=rules.admission, gate=rules.gate)
-        self._update = _make_update(rules, self.carousel)
+        self._update = make_update(rules.update, self.carousel)
 
     def __enter__(self) -> Self:
         return self
@@ -261,6 +260,7 @@ class CarMPlugin(SupervisedPlugin):
         self._ids = self.first_id + self._kept.numpy()
         self._update.begin(self.source, self._ids)
         self._checked_output = False
+        assert self.rules.replay is not None
         if self.rules.replay == "memory":
             self.train_on_memory(strategy)
             return
@@ -269,61 +269,44 @@ class CarMPlugin(SupervisedPlugin):
             strategy.dataloader = self._loader
         size = self.rules.batch_size_mem or strategy.train_mb_size
         name = f"replay {strategy.clock.train_exp_counter}"
-        assert self.rules.replay is not None
-        self._draws = [
-            make_draw(self.rules.replay, self.carousel, size, generator(self.seed, own))
-            for own in (name, *(f"{name} {number}" for number in range(1, self.rules.draws)))
-        ]
+        names = [name, *(f"{name} {number}" for number in range(1, self.rules.draws))]
+        rngs = [generator(self.seed, own) for own in names]
+        self._draws = make_draws(self.rules.replay, self.carousel, size, rngs)
 
     def train_on_memory(self, strategy: Any) -> None:
         """Let the epochs that follow pass over the memory alone; call it between two epochs."""
         name = f"memory {strategy.clock.train_exp_counter}"
         strategy.dataloader = MemoryLoader(strategy.train_mb_size, seed=self.seed, name=name)
         self._loader = None
-        self._draws = [make_draw("memory", self.carousel, 0, generator(self.seed, name))]
+        self._draws = make_draws("memory", self.carousel, 0, [generator(self.seed, name)])
 
     def before_training_epoch(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Deal the memory out for the epoch."""
-        if isinstance(strategy.dataloader, StreamLoader):
-            strategy.dataloader.room = 0
-        for draw in self._draws:
-            draw.start_epoch(strategy.dataloader)
+        self._draws.start_epoch(strategy.dataloader)
         if self._draw_states is not None:
-            for draw, state in zip(self._draws, self._draw_states, strict=True):
-                draw.load_state_dict(state)
+            self._draws.load_state_dict(self._draw_states)
             self._draw_states = None
 
     def before_training_iteration(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Append replayed rows to the mini-batch."""
         self._forget_step()
         if self._update.by_batch:
-            self._rows = _take_row_numbers(strategy)
+            self._rows = take_rows(strategy)
         mbatch = strategy.mbatch
-        self.stream_rows = end = len(mbatch[0]) if mbatch else 0
+        self.stream_rows = len(mbatch[0]) if mbatch else 0
         joint = self._joint(mbatch)
-        tail = None if joint is None else joint[1]
-        for draw in self._draws:
-            replay = draw.next(tail)
-            if replay is None:
-                continue
-            if tail is not None:
-                tail = tail[len(replay) :]
-            self.parts.append((replay, slice(end, end + len(replay))))
-            end += len(replay)
+        self.parts = self._draws.next(self.stream_rows, None if joint is None else joint[1])
         if not self.parts:
             return
-        self.memory_rows = slice(self.stream_rows, end)
+        self.memory_rows = slice(self.stream_rows, self.parts[-1][1].stop)
         replays = [replay for replay, _ in self.parts]
-        if joint is not None and end == len(joint[0]):
+        if joint is not None and self.memory_rows.stop == len(joint[0]):
             mbatch[0] = joint[0]
         else:
             self._append_samples(strategy, torch.cat([replay.x for replay in replays]))
-        append_labels(
-            mbatch,
-            torch.cat([replay.labels for replay in replays]),
-            torch.cat([replay.tasks for replay in replays]),
-            with_tasks=self.source.carries_tasks,
-        )
+        labels = torch.cat([replay.labels for replay in replays])
+        tasks = torch.cat([replay.tasks for replay in replays])
+        append_labels(mbatch, labels, tasks, with_tasks=self.source.carries_tasks)
 
     def after_forward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Refuse labels that the model has no output for, before the loss does."""
@@ -350,14 +333,13 @@ class CarMPlugin(SupervisedPlugin):
     def after_training_iteration(self, *_: Any, **__: Any) -> None:
         """Store the batch (``update="batch"``) and publish what the workers brought."""
         if self._update.after_step(self._rows):
-            for draw in self._draws:
-                draw.memory_changed()
+            self._draws.memory_changed()
         if self._observes:
             self.carousel.step()
 
     def after_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Wait for the experience's saves and let its samples compete for slots."""
-        self._draws = []
+        self._draws = Draws()
         self._forget_step()
         if not (self._update.by_batch and isinstance(strategy.experience, OnlineCLExperience)):
             self.carousel.end_experience()
@@ -372,7 +354,7 @@ class CarMPlugin(SupervisedPlugin):
         return {
             "carousel": self.carousel.state_dict(),
             "update": self._update.state_dict(),
-            "draws": [draw.state_dict() for draw in self._draws],
+            "draws": self._draws.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -412,17 +394,3 @@ class CarMPlugin(SupervisedPlugin):
             append_samples(strategy.mbatch, x)
         else:
             strategy.mbatch.append(x)
-
-
-def _make_update(rules: Rules, carousel: Carousel) -> Update:
-    if callable(rules.update):
-        return rules.update(carousel)
-    return ByBatch(carousel) if rules.update == "batch" else ByExperience(carousel)
-
-
-def _take_row_numbers(strategy: Any) -> Tensor:
-    """Rows of the experience in the mini-batch; removes the field that tells them."""
-    if isinstance(strategy.dataloader, StreamLoader):
-        return strategy.dataloader.rows
-    rows: Tensor = strategy.mbatch.pop()
-    return rows.cpu()

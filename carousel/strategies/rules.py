@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from carousel.errors import BadInputError
-from carousel.memory import Carousel
 from carousel.memory.admission import Admission
 from carousel.memory.gate import Gate
 from carousel.strategies.draw import ReplayRule
-from carousel.strategies.update import Update
+from carousel.strategies.update import UpdateRule
 
-__all__ = ["Rules", "UpdateRule", "settle"]
-
-UpdateRule: TypeAlias = Literal["experience", "batch"] | Callable[[Carousel], Update]
+__all__ = ["Rules", "settle"]
 
 _CHOICES = ("update", "replay", "admission", "gate", "batch_size_mem")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from carousel.memory import Carousel, SampleBatch
 from carousel.storage.tier import ReadStatus
 from carousel.strategies.raw import RawSource
 
-__all__ = ["ByBatch", "ByExperience", "Extra", "Update"]
+__all__ = ["ByBatch", "ByExperience", "Extra", "Update", "UpdateRule", "make_update"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Extra: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
@@ -63,6 +63,16 @@ class Update(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on in the middle of an experience; call it before `begin`."""
         ...
+
+
+UpdateRule: TypeAlias = Literal["experience", "batch"] | Callable[[Carousel], Update]
+
+
+def make_update(rule: UpdateRule | None, carousel: Carousel) -> Update:
+    """The rule of this name (by experience for None), or what the callable makes."""
+    if callable(rule):
+        return rule(carousel)
+    return ByBatch(carousel) if rule == "batch" else ByExperience(carousel)
 
 
 class ByExperience:
