@@ -27,7 +27,10 @@ _PANELS = {
         "benchmark",
         "scenario",
         "experiences",
+        "class_order",
         "class_order_seed",
+        "normalize",
+        "resize",
         "limit",
         "data_root",
     ),
@@ -51,12 +54,16 @@ _PANELS = {
         "batch_size",
         "optimizer",
         "lr",
+        "lr_milestones",
+        "lr_gamma",
         "momentum",
+        "nesterov",
         "weight_decay",
+        "augment",
         "device",
         "seed",
     ),
-    "Run folder": ("out", "checkpoint_every", "logger"),
+    "Run folder": ("out", "checkpoint_every", "eval_every", "logger"),
 }
 
 

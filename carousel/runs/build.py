@@ -14,17 +14,16 @@ from torch.nn import Module
 from torch.optim import SGD, AdamW, Optimizer
 
 from carousel.data import Stream, load_stream
-from carousel.errors import BadInputError, SchemaMismatchError
-from carousel.memory.schema import META_KEY, Schema
-from carousel.memory.sizes import most_swaps, plan_memory
+from carousel.errors import BadInputError
 from carousel.models import make_model
 from carousel.runs.config import TrainConfig
 from carousel.runs.precheck import DEVICE_FIX, METHOD_FLAGS, check_settings, strategy_options
-from carousel.storage import MemoryTier, StorageTier, open_tier
-from carousel.storage.creation import DATA
-from carousel.strategies.registry import make_strategy, strategy_info
+from carousel.runs.rehearsal import rehearse
+from carousel.storage import StorageTier
+from carousel.strategies.milestones import StepSchedule
+from carousel.strategies.registry import make_strategy
 
-__all__ = ["Ingredients", "build_strategy", "gather_ingredients", "pick_device"]
+__all__ = ["Ingredients", "build_strategy", "gather_ingredients", "load_run_stream", "pick_device"]
 
 SLOTS_A_CLASS = 2
 """Default size of the memory."""
@@ -63,24 +62,21 @@ def gather_ingredients(config: TrainConfig, storage: Path, *, discard: bool = Fa
         BadInputError: names the value and the fix; nothing was written but the data cache.
     """
     check_settings(config, storage)
-    info = strategy_info(config.strategy)
     options = strategy_options(config)
     device = pick_device(config.device)
-    stream = _load(config)
+    stream = load_run_stream(config)
     resolved = _fill_in(config, stream, options)
-    if info.has_memory:
-        schema = Schema.of({"x": stream.train[0].x[:1]})
-        assert resolved.memory_size is not None
-        swaps = most_swaps(config.swap_ratio, swap=not config.no_swap)
-        plan_memory(resolved.memory_size, schema, swaps_per_step=swaps)
-        if not discard:
-            _check_stored_schema(storage, schema)
     _seed_everything(config, device)
     model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)
     model.to(device)
     optimizer = _optimizer(config, model)
     parts = Ingredients(resolved, stream, model, optimizer, device, options)
-    _rehearse(parts)
+    rehearse(
+        lambda tier: build_strategy(_without_budget(parts), tier, run="rehearsal"),
+        resolved,
+        stream,
+        None if discard else storage,
+    )
     return parts
 
 
@@ -96,6 +92,7 @@ def build_strategy(
         plugins: called after the memory.
     """
     config = parts.config
+    schedule = _schedule(config)
     return make_strategy(
         config.strategy,
         parts.options,
@@ -114,8 +111,29 @@ def build_strategy(
         train_mb_size=config.batch_size,
         train_epochs=config.epochs,
         device=parts.device,
-        plugins=plugins,
+        plugins=[*schedule, *plugins],
     )
+
+
+def load_run_stream(config: TrainConfig, **changes: Any) -> Stream:
+    """The stream of a run.
+
+    Args:
+        config: of the run.
+        changes: arguments of `load_stream` in place of the run's.
+    """
+    settings: dict[str, Any] = {
+        "name": config.benchmark,
+        "experiences": config.experiences,
+        "scenario": config.scenario,
+        "seed": _order_seed(config),
+        "class_order": config.class_order,
+        "root": config.data_root,
+        "limit": config.limit,
+        "normalize": config.normalize,
+        "resize": config.resize,
+    }
+    return load_stream(**{**settings, **changes})
 
 
 def pick_device(name: str) -> torch.device:
@@ -143,17 +161,6 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _load(config: TrainConfig) -> Stream:
-    return load_stream(
-        config.benchmark,
-        experiences=config.experiences,
-        scenario=config.scenario,
-        seed=_order_seed(config),
-        root=config.data_root,
-        limit=config.limit,
-    )
-
-
 def _order_seed(config: TrainConfig) -> int:
     return config.seed if config.class_order_seed is None else config.class_order_seed
 
@@ -172,38 +179,28 @@ def _fill_in(config: TrainConfig, stream: Stream, options: Mapping[str, Any]) ->
     )
 
 
-def _rehearse(parts: Ingredients) -> None:
-    """Build the strategy once on a storage in RAM: it refuses what it cannot use."""
-    config = parts.config.model_copy(update={"storage_budget": None})
-    with MemoryTier() as tier:
-        strategy = build_strategy(replace(parts, config=config), tier, run="rehearsal")
-        if strategy.memory is not None:
-            strategy.memory.close()
-
-
-def _check_stored_schema(storage: Path, schema: Schema) -> None:
-    if not (storage / DATA).is_file():
-        return
-    tier = open_tier(storage, readonly=True)
-    try:
-        stored = tier.get_meta(META_KEY)
-    finally:
-        tier.close()
-    if stored is not None and Schema.from_json(stored) != schema:
-        raise SchemaMismatchError(
-            f"--storage {storage} holds samples with {Schema.from_json(stored)} and the "
-            f"benchmark has {schema}",
-            fix="give --fresh or another --storage",
-        )
+def _without_budget(parts: Ingredients) -> Ingredients:
+    """A budget may be a share of the disk that the storage lies on; a rehearsal has none."""
+    return replace(parts, config=parts.config.model_copy(update={"storage_budget": None}))
 
 
 def _optimizer(config: TrainConfig, model: Module) -> Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
     if config.optimizer == "sgd":
         return SGD(
-            parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+            parameters,
+            config.lr,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            nesterov=config.nesterov,
         )
     return AdamW(parameters, config.lr, weight_decay=config.weight_decay)
+
+
+def _schedule(config: TrainConfig) -> list[StepSchedule]:
+    if not config.lr_milestones:
+        return []
+    return [StepSchedule(config.lr_milestones, config.lr_gamma)]
 
 
 def _seed_everything(config: TrainConfig, device: torch.device) -> None:

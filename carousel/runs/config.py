@@ -49,7 +49,7 @@ class TrainConfig(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
     )
 
-    strategy: str = Field("er", description="Method: er, or the bounds naive and joint.")
+    strategy: str = Field("er", description="Method; see `carousel strategies`.")
     benchmark: str = Field(
         "split-digits", description="Stream to learn; see `carousel benchmarks`."
     )
@@ -59,6 +59,13 @@ class TrainConfig(BaseModel):
     experiences: int | None = _derived(
         "Experiences in the stream.", "usual for the benchmark", ge=1
     )
+    class_order: str | tuple[int, ...] = Field(
+        "random",
+        description="Order of the classes: random, sorted, icarl-cifar100, icarl-imagenet100, or "
+        "all labels, as in 2,0,1.",
+    )
+    normalize: bool = Field(False, description="Bring each channel to mean 0 and deviation 1.")
+    resize: int | None = _derived("Side of the images of a folder.", "as they are", ge=1)
     limit: int | None = _derived("Use at most this many samples of each class.", "all", ge=1)
     data_root: Path | None = _derived(
         "Folder of data files.", "$CAROUSEL_DATA or ~/.cache/carousel"
@@ -81,7 +88,7 @@ class TrainConfig(BaseModel):
     no_swap: bool = Field(False, description="Save samples but never swap: plain replay.")
     sync: bool = Field(False, description="Swap inside the step: repeatable bit for bit, slower.")
     admission: str | None = _derived(
-        "Who gets RAM: class-balanced, reservoir or ring.", "class-balanced"
+        "Who gets RAM: class-balanced, reservoir, greedy or ring.", "class-balanced"
     )
     update: Literal["experience", "batch"] | None = _derived(
         "Fill the memory at the end of an experience, or every batch.", "experience"
@@ -96,15 +103,31 @@ class TrainConfig(BaseModel):
         "for the last few), process (a kill) or ephemeral (nothing).",
     )
 
-    model: str = Field("cnn", description="cnn, mlp, slim-resnet18, resnet32 or module:factory.")
+    model: str = Field(
+        "cnn",
+        description="cnn, mlp, slim-resnet18, resnet32, resnet18, resnet18-imagenet, "
+        "densenet-bc-100-12 or module:factory.",
+    )
     epochs: int = Field(5, ge=1, description="Passes over each experience.")
     batch_size: int = Field(32, ge=1, description="New samples a step.")
     optimizer: Literal["sgd", "adamw"] = Field("adamw", description="Optimizer.")
     lr: float = Field(1e-3, gt=0, description="Learning rate.")
+    lr_milestones: tuple[int, ...] = Field(
+        (), description="Epochs of each experience after which the rate falls, as in 49,63."
+    )
+    lr_gamma: float = Field(0.1, gt=0, description="Factor of the rate at each milestone.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
+    nesterov: bool = Field(False, description="Nesterov's form of momentum, for sgd.")
     weight_decay: float = Field(0.0, ge=0, description="Weight decay.")
+    augment: Literal["none", "crop", "crop-flip", "imagenet"] = Field(
+        "none",
+        description="Random changes of training images: none, crop, crop-flip, or imagenet.",
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps.")
 
+    eval_every: int | None = _derived(
+        "Steps between tests while learning, for the anytime accuracy.", "never", ge=1
+    )
     seed: int = Field(0, ge=0, description="Seed of everything random.")
     class_order_seed: int | None = _derived("Seed of the class order.", "the seed", ge=0)
     checkpoint_every: int | None = Field(
@@ -123,6 +146,23 @@ class TrainConfig(BaseModel):
     def _count(cls, value: int | str | None) -> int | str | None:
         """A count is the same setting, written as a number or as text."""
         return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+    @field_validator("lr_milestones", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """Numbers may be written with commas between them, as flags are; or just one."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return (value,)
+        parts = [value] if isinstance(value, str) else value
+        if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
+            return tuple(word for part in parts for word in part.split(","))
+        return value
+
+    @field_validator("class_order", mode="before")
+    @classmethod
+    def _labels(cls, value: Any) -> Any:
+        """Labels may be written with commas between them."""
+        return tuple(value.split(",")) if isinstance(value, str) and "," in value else value
 
     @field_validator("storage", "data_root")
     @classmethod

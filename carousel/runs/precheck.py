@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from carousel.data.orders import check_class_order
 from carousel.data.registry import check_benchmark
 from carousel.errors import BadInputError
 from carousel.memory.names import lookup
@@ -28,8 +29,10 @@ METHOD_FLAGS = ("admission", "update", "replay", "batch_size_mem")
 
 GATES = ("balanced", "score", "entropy", "loss", "random", "all")
 ADMISSIONS = ("class-balanced", "reservoir", "ring", "greedy")
-MODELS = ("mlp", "cnn", "slim-resnet18", "resnet32")
-MODELS += ("resnet18", "resnet18-imagenet", "densenet-bc-100-12")
+MODELS = (
+    *("mlp", "cnn", "slim-resnet18", "resnet32"),
+    *("resnet18", "resnet18-imagenet", "densenet-bc-100-12"),
+)
 LOSSES = ("ce", "bce")
 """Names of things that need torch; the things themselves are registered where they are made."""
 
@@ -54,6 +57,8 @@ def check_settings(config: TrainConfig, storage: Path) -> None:
     for name in options:
         lookup(f"option of {config.strategy}", name, info.options)
     _check_names(config, options)
+    check_class_order(config.class_order)
+    _check_optimizer(config, options)
     if not _DEVICE.fullmatch(config.device):
         raise BadInputError(f"device is {config.device!r}", fix=DEVICE_FIX)
     if config.memory_size is not None:
@@ -81,6 +86,19 @@ def strategy_options(config: TrainConfig) -> dict[str, Any]:
             )
         options[name] = value
     return options
+
+
+def _check_optimizer(config: TrainConfig, options: Mapping[str, Any]) -> None:
+    if config.lr_milestones and options.get("schedule", "constant") != "constant":
+        raise BadInputError(
+            f"{config.strategy} has a schedule of its own and lr_milestones is given",
+            fix="leave lr_milestones out, or give strategy.schedule constant",
+        )
+    if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
+        how = f"momentum {config.momentum:g}" if config.optimizer == "sgd" else config.optimizer
+        raise BadInputError(
+            f"nesterov is given with {how}", fix="use optimizer sgd and a momentum above 0"
+        )
 
 
 def _check_names(config: TrainConfig, options: Mapping[str, Any]) -> None:

@@ -53,6 +53,32 @@ def test_an_unknown_key_without_a_near_one_lists_no_names():
     assert len(str(caught.value)) < 100
 
 
+@pytest.mark.parametrize(
+    ("given_as", "numbers"),
+    [
+        ([49, 63], (49, 63)),
+        ("49,63", (49, 63)),
+        (["49", "63"], (49, 63)),
+        (["49, 63"], (49, 63)),
+        (49, (49,)),
+        ([], ()),
+    ],
+)
+def test_milestones_may_be_written_as_flags_write_them(given_as, numbers):
+    assert resolve_config(command_line={"lr_milestones": given_as}).lr_milestones == numbers
+
+
+def test_a_milestone_that_is_no_number_is_named():
+    with pytest.raises(BadInputError, match="lr_milestones is 'late': give a whole number"):
+        resolve_config(command_line={"lr_milestones": "49,late"})
+
+
+def test_a_class_order_is_a_name_or_all_labels():
+    for given_as in ([2, 0, 1], "2,0,1", "2, 0, 1"):
+        assert resolve_config(command_line={"class_order": given_as}).class_order == (2, 0, 1)
+    assert resolve_config(command_line={"class_order": "sorted"}).class_order == "sorted"
+
+
 @pytest.mark.parametrize("key", ["options", "strategy."])
 def test_keys_that_only_look_known(key):
     with pytest.raises(BadInputError):
@@ -80,6 +106,10 @@ def test_keys_that_only_look_known(key):
         ("durability", "bound", "did you mean bounded"),
         ("logger", ["tensorbord"], "tensorboard"),
         ("seed", -3, "greater than or equal to 0"),
+        ("augment", "crop_flip", "did you mean crop-flip"),
+        ("lr_milestones", True, "give a list"),
+        ("lr_gamma", 0, "greater than 0"),
+        ("resize", 0, "greater than or equal to 1"),
     ],
 )
 def test_a_bad_value_is_named_with_its_fix(key, value, words):
@@ -148,6 +178,10 @@ def test_an_empty_file_is_all_defaults(tmp_path):
             "storage": st.sampled_from(["a/b", "ü", "null"]),
             "sync": st.booleans(),
             "logger": st.lists(st.sampled_from(["csv", "wandb"]), max_size=2),
+            "lr_milestones": st.lists(st.integers(1, 99), max_size=3),
+            "class_order": st.one_of(
+                st.sampled_from(["sorted", "icarl-cifar100"]), st.permutations(range(4))
+            ),
             "strategy.alpha": st.one_of(st.floats(0, 1), st.text(max_size=5), st.booleans()),
         },
     )
