@@ -20,6 +20,7 @@ from carousel.strategies.registry import (
 )
 
 if TYPE_CHECKING:
+    from carousel.strategies.bic import BiC
     from carousel.strategies.bounds import Joint, Naive
     from carousel.strategies.checkpoint import RunCheckpoint
     from carousel.strategies.der import DERPlusPlus
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ER",
+    "BiC",
     "CarMPlugin",
     "DERPlusPlus",
     "FastLoader",
@@ -59,6 +61,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "bic": ("BiC",),
         "bounds": ("Joint", "Naive"),
         "checkpoint": ("RunCheckpoint",),
         "der": ("DERPlusPlus",),

@@ -243,6 +243,33 @@ def _make_der(common: Common, admission: Any, batch_size_mem: Any, **options: An
 
 
 @register_strategy(
+    "bic",
+    "BiC: distillation, then a correction of the bias towards new classes",
+    temperature=2.0,
+    distill_weight="original",
+    validation=0.1,
+    bias_epochs=None,
+    bias_lr=0.1,
+    bias_optimizer="sgd",
+    bias_l2=0.1,
+    admission="class-balanced",
+    replay="mixed",
+    batch_size_mem=None,
+)
+def _make_bic(
+    common: Common, admission: Any, replay: Any, batch_size_mem: Any, **options: Any
+) -> Any:
+    from carousel.strategies.bic import BiC
+
+    memory = make_memory(common, admission=admission, replay=replay, batch_size_mem=batch_size_mem)
+    try:
+        return BiC(memory=memory, **options, **_training(common), plugins=common.plugins)
+    except BaseException:
+        memory.close()
+        raise
+
+
+@register_strategy(
     "gdumb",
     "GDumb: a balanced memory, and a model trained from scratch on it alone",
     cutmix_p=0.5,
