@@ -9,6 +9,7 @@ import typer
 import carousel
 from carousel.cli.benchmarks import benchmarks
 from carousel.cli.compact import compact
+from carousel.cli.compare import compare
 from carousel.cli.doctor import doctor
 from carousel.cli.evaluate import evaluate
 from carousel.cli.failures import CarouselGroup
@@ -54,6 +55,7 @@ for name, command, heading in (
     ("train", train, LEARN),
     ("eval", evaluate, LEARN),
     ("report", report, LEARN),
+    ("compare", compare, LEARN),
     ("inspect", inspect, STORE),
     ("verify", verify, STORE),
     ("compact", compact, STORE),

@@ -1,0 +1,1 @@
+"""Many runs compared: their grid, their folders, and the processes that train them."""
