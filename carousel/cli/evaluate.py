@@ -49,11 +49,10 @@ def _show(found: dict[str, Any], console: Console) -> None:
         title_style="bold",
         box=None,
     )
-    for heading in ("experience", "test samples", "accuracy"):
+    for heading in ("experience", "test samples", "accuracy", "told the experience"):
         table.add_column(heading, justify="right")
-    for number, (count, accuracy) in enumerate(
-        zip(found["test_samples"], found["accuracies"], strict=True), start=1
-    ):
-        table.add_row(str(number), count_text(count), percent_text(accuracy))
+    rows = zip(found["test_samples"], found["accuracies"], found["task_il_accuracies"], strict=True)
+    for number, (count, accuracy, told) in enumerate(rows, start=1):
+        table.add_row(str(number), count_text(count), percent_text(accuracy), percent_text(told))
     console.print(table)
     console.print(f"over all classes: {percent_text(found['final_accuracy'])}")

@@ -15,7 +15,8 @@ import xxhash
 from carousel.errors import CheckpointError
 from carousel.storage.disk import sync_folder
 
-__all__ = ["latest_checkpoint", "load_checkpoint", "save_checkpoint", "save_numbered"]
+__all__ = ["latest_checkpoint", "load_checkpoint", "newest_checkpoint", "save_checkpoint"]
+__all__ += ["save_numbered"]
 
 _TRAILER = struct.Struct("<8sQQ")  # magic, bytes before the trailer, their xxh3
 _MAGIC = b"CRSLCKP1"
@@ -114,6 +115,11 @@ def latest_checkpoint(folder: str | Path) -> tuple[Path, dict[str, Any]] | None:
     if failure is not None:
         raise failure
     return None
+
+
+def newest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest file of `save_numbered`, not looked into; None if there is none."""
+    return next(iter(_numbered(Path(folder))), None)
 
 
 def _checked(path: Path, content: memoryview) -> memoryview:

@@ -4,12 +4,15 @@
 experience ``i``: (T, T) float64, filled above the diagonal too. A run that was cut short after
 ``k`` experiences is scored on ``matrix[:k, :k]``. Definitions follow Lopez-Paz and Ranzato,
 "Gradient Episodic Memory" (2017), section 2, and Chaudhry et al., "Riemannian Walk" (2018),
-section 4. Avalanche's "forgetting" (first minus last) is ``-bwt``; ours is best earlier minus
-last.
+section 4. "Forgetting" has two conventions: `forgetting` is best earlier minus last (Chaudhry
+et al.), `forgetting_first_minus_last` is right after training minus last (Avalanche), which is
+``-bwt``. All figures can be taken of a class-incremental and of a task-incremental matrix; see
+`carousel.report.answers`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,13 +24,16 @@ from carousel.errors import BadInputError
 __all__ = [
     "Matrix",
     "Scores",
+    "anytime_accuracy",
     "average_accuracy",
     "average_incremental_accuracy",
     "backward_transfer",
     "final_accuracy",
     "forgetting",
+    "forgetting_first_minus_last",
     "forgetting_per_experience",
     "forward_transfer",
+    "learning_accuracy",
     "score",
 ]
 
@@ -46,6 +52,7 @@ class Scores:
         forgetting: mean of best earlier minus last; above 0 means worse.
         bwt: backward transfer, mean of last minus right after training; below 0 means worse.
         fwt: forward transfer, None without the accuracies of the untrained model.
+        learning_accuracy: mean accuracy on each experience right after training on it.
     """
 
     average_accuracy: float
@@ -54,6 +61,7 @@ class Scores:
     forgetting: float
     bwt: float
     fwt: float | None
+    learning_accuracy: float
 
 
 def score(matrix: Matrix, counts: Counts, initial: Matrix | None = None) -> Scores:
@@ -80,6 +88,7 @@ def score(matrix: Matrix, counts: Counts, initial: Matrix | None = None) -> Scor
         forgetting=forgetting(matrix),
         bwt=backward_transfer(matrix),
         fwt=None if initial is None else forward_transfer(matrix, initial),
+        learning_accuracy=learning_accuracy(matrix),
     )
 
 
@@ -98,6 +107,11 @@ def average_incremental_accuracy(matrix: Matrix) -> float:
     return float(np.mean([matrix[i, : i + 1].mean() for i in range(len(matrix))]))
 
 
+def learning_accuracy(matrix: Matrix) -> float:
+    """Mean of the diagonal: how well each experience was learned (Riemer et al., ICLR 2019)."""
+    return float(np.diagonal(matrix).mean())
+
+
 def forgetting(matrix: Matrix) -> float:
     """Mean of `forgetting_per_experience`; 0 for a single experience."""
     per_experience = forgetting_per_experience(matrix)
@@ -111,6 +125,11 @@ def forgetting_per_experience(matrix: Matrix) -> Matrix:
     """
     best: Matrix = matrix[:-1, :-1].max(axis=0, initial=0.0)
     return best - matrix[-1, :-1]
+
+
+def forgetting_first_minus_last(matrix: Matrix) -> float:
+    """Mean accuracy right after training minus the last: Avalanche's "forgetting", ``-bwt``."""
+    return 0.0 - backward_transfer(matrix)
 
 
 def backward_transfer(matrix: Matrix) -> float:
@@ -133,6 +152,34 @@ def forward_transfer(matrix: Matrix, initial: Matrix) -> float:
     if len(matrix) < 2:
         return 0.0
     return float((np.diagonal(matrix, offset=1) - initial[1:]).mean())
+
+
+def anytime_accuracy(steps: Sequence[int], accuracies: Sequence[float]) -> float:
+    """Area under the accuracy of a learner that may be asked at any time, per step.
+
+    Each test stands for the steps since the one before it. With tests spread evenly over the
+    stream this is their mean, and A_AUC of Koh et al., "Online Continual Learning on Class
+    Incremental Blurry Task Configuration with Anytime Inference" (ICLR 2022), section 3.3.
+
+    Args:
+        steps: (k,) steps trained before each test, rising, the first above 0.
+        accuracies: (k,) accuracy in 0..1 over the classes seen by then.
+
+    Raises:
+        BadInputError: the two differ in length, there are none, or steps do not rise.
+
+    Example:
+        >>> round(anytime_accuracy([10, 20, 30], [0.9, 0.6, 0.6]), 3)
+        0.7
+    """
+    ends = np.asarray([0, *steps], dtype=np.int64)
+    spans = ends[1:] - ends[:-1]
+    if len(spans) == 0 or len(spans) != len(accuracies) or spans.min() < 1:
+        raise BadInputError(
+            f"there are tests after {list(steps)} steps and {len(accuracies)} accuracies",
+            fix="give one accuracy for each number of steps, rising from 1",
+        )
+    return float(np.average(np.asarray(accuracies, dtype=np.float64), weights=spans))
 
 
 def _check(matrix: Matrix, counts: Counts) -> None:

@@ -33,6 +33,8 @@ class RunRecord:
         samples: lines of ``metrics.jsonl`` that still hold (see `current_history`).
         summary: ``summary.json``, empty while the run is not finished.
         environment: versions, threads, command.
+        task_il: (T, T) accuracies of a learner that is told the experience; None where nobody
+            measured them.
     """
 
     name: str
@@ -41,6 +43,7 @@ class RunRecord:
     samples: Sequence[Sample]
     summary: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+    task_il: Matrix | None = None
 
     @property
     def done(self) -> int:

@@ -84,7 +84,12 @@ def score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("forgetting", "forgetting", "best earlier minus last; 0 is best"),
         ("backward transfer", "bwt", "last minus just learned"),
         ("forward transfer", "fwt", "just before learning minus the untrained model"),
+        ("learning accuracy", "learning_accuracy", "right after learning"),
+        ("anytime accuracy", "anytime_accuracy", "mean over the run, over the classes seen so far"),
+        ("task-incremental", "task_il_average_accuracy", "average accuracy, told the experience"),
     ]
+    always = ("fwt",)
+    rows = [row for row in rows if row[1] in always or summary.get(row[1]) is not None]
     table = [(name, percent_text(summary.get(key)), remark) for name, key, remark in rows]
     pace = f"{summary['samples_per_second']:,.0f} stream samples a second of training"
     return [*table, ("time", seconds_text(summary["seconds"]), pace)]

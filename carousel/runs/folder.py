@@ -40,6 +40,7 @@ class RunFolder:
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
         self.matrix_file = path / "accuracy_matrix.csv"
+        self.task_matrix_file = path / "accuracy_matrix_task_il.csv"
         self.summary_file = path / "summary.json"
         self.environment_file = path / "environment.json"
         self.log_file = path / "log.txt"
@@ -93,6 +94,7 @@ class RunFolder:
             self.summary_file,
             self.metrics_file,
             self.matrix_file,
+            self.task_matrix_file,
             self.environment_file,
             self.log_file,
             self.model_file,
@@ -107,12 +109,13 @@ class RunFolder:
         """The configuration that the run was started with."""
         return resolve_config(file=read_config_file(self.config_file))
 
-    def write_matrix(self, matrix: Matrix, untrained: Matrix) -> None:
+    def write_matrix(self, matrix: Matrix, untrained: Matrix, file: Path | None = None) -> None:
         """Save the rows that are complete; row 0 is the untrained model.
 
         Args:
             matrix: (T, T) accuracies, NaN in rows to come.
             untrained: (T,) accuracies before training.
+            file: by default `matrix_file`.
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -120,13 +123,14 @@ class RunFolder:
         for number, row in enumerate([untrained, *matrix]):
             if np.isfinite(row).all():
                 writer.writerow([number, *(repr(float(value)) for value in row)])
-        write_atomically(self.matrix_file, text.getvalue())
+        write_atomically(file or self.matrix_file, text.getvalue())
 
-    def read_matrix(self) -> tuple[Matrix, Matrix] | None:
+    def read_matrix(self, file: Path | None = None) -> tuple[Matrix, Matrix] | None:
         """(T, T) matrix with NaN in the rows to come, and the (T,) untrained accuracies."""
-        if not self.matrix_file.is_file():
+        file = file or self.matrix_file
+        if not file.is_file():
             return None
-        lines = list(csv.reader(self.matrix_file.read_text("utf-8").splitlines()))
+        lines = list(csv.reader(file.read_text("utf-8").splitlines()))
         total = len(lines[0]) - 1
         rows = np.full((total + 1, total), np.nan)
         for line in lines[1:]:
@@ -156,12 +160,13 @@ class RunFolder:
                 f"{self.path} is not a run folder", fix="give a folder that `carousel train` made"
             )
         config = read_config_file(self.config_file)
-        read = self.read_matrix()
+        read, told = self.read_matrix(), self.read_matrix(self.task_matrix_file)
         matrix = np.full((config.get("experiences") or 1,) * 2, np.nan) if read is None else read[0]
         return RunRecord(
             name=self.path.resolve().name,
             config=config,
             matrix=matrix,
+            task_il=None if told is None else told[0],
             samples=current_history(read_lines(self.metrics_file)),
             summary=self.read_summary(),
             environment=read_json(self.environment_file),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from carousel.report.page import render_page
 from carousel.report.plots import save_plots
 from carousel.runs.config import TrainConfig
 from carousel.runs.folder import RunFolder, write_atomically
+from carousel.runs.results import Results
 from carousel.runs.totals import Totals
 
 __all__ = ["problems_of", "summarize", "write_report"]
@@ -23,8 +25,7 @@ __all__ = ["problems_of", "summarize", "write_report"]
 def summarize(
     config: TrainConfig,
     *,
-    matrix: Matrix,
-    untrained: Matrix,
+    results: Results,
     counts: npt.NDArray[np.int64],
     stats: Mapping[str, Any],
     totals: Totals,
@@ -34,26 +35,25 @@ def summarize(
 
     Args:
         config: resolved settings.
-        matrix: (T, T) accuracies in 0..1.
-        untrained: (T,) accuracies before training.
+        results: accuracies after each experience.
         counts: (T,) test samples.
         stats: swaps and bytes, see `carousel_sample`.
         totals: seconds, steps, samples.
         problems: what went wrong without stopping the run.
     """
-    known = np.isfinite(untrained).all()
-    scores = metrics.score(matrix, counts, untrained if known else None)
+    untrained = results.untrained
+    scores = _scores(results.class_il, counts, untrained.class_il)
+    told = _scores(results.task_il, counts, untrained.task_il)
+    anytime = None if config.eval_every is None else totals.anytime_accuracy(scores.final_accuracy)
     return {
         "strategy": config.strategy,
         "benchmark": config.benchmark,
         "seed": config.seed,
-        "average_accuracy": scores.average_accuracy,
-        "final_accuracy": scores.final_accuracy,
-        "average_incremental_accuracy": scores.average_incremental_accuracy,
-        "forgetting": scores.forgetting,
-        "bwt": scores.bwt,
-        "fwt": scores.fwt,
-        "accuracy_matrix": matrix.tolist(),
+        **asdict(scores),
+        "anytime_accuracy": anytime,
+        **{f"task_il_{name}": value for name, value in asdict(told).items()},
+        "accuracy_matrix": results.class_il.tolist(),
+        "task_il_accuracy_matrix": results.task_il.tolist(),
         "test_samples": counts.tolist(),
         **stats,
         "ram_bytes_peak": max(totals.ram_bytes_peak, stats["ram_bytes"]),
@@ -64,6 +64,11 @@ def summarize(
         "times": dict(totals.times),
         "problems": problems,
     }
+
+
+def _scores(matrix: Matrix, counts: npt.NDArray[np.int64], untrained: Matrix) -> metrics.Scores:
+    known = np.isfinite(untrained).all()
+    return metrics.score(matrix, counts, untrained if known else None)
 
 
 def problems_of(stats: CarouselStats | None, error: Exception | None) -> list[str]:

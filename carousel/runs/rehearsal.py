@@ -69,8 +69,11 @@ def _slots(config: TrainConfig, schema: Schema) -> int:
 def _check_stored(storage: Path, schema: Schema, strategy: str) -> None:
     if not (storage / DATA).is_file():
         return
-    with open_tier(storage, readonly=True) as tier:
+    tier = open_tier(storage, readonly=True)
+    try:
         stored = stored_schema(tier)
+    finally:
+        tier.close()
     if stored is None or stored == schema:
         return
     raise SchemaMismatchError(

@@ -31,6 +31,8 @@ class Totals:
             "samples": 0,
             "seconds": 0.0,
             "ram_bytes_peak": 0,
+            "tested_area": 0.0,
+            "tested_until": 0,
         }
         self._earlier = 0.0
         self._start = self._last = perf_counter()
@@ -65,6 +67,19 @@ class Totals:
         self.state["iterations"] += 1
         self.state["samples"] += samples
 
+    def see_accuracy(self, accuracy: float) -> None:
+        """The model was tested now: it stands for the steps since it was tested last."""
+        self.state["tested_area"] += accuracy * (self.iterations - self.state["tested_until"])
+        self.state["tested_until"] = self.iterations
+
+    def anytime_accuracy(self, last: float) -> float:
+        """`carousel.report.metrics.anytime_accuracy` of all tests, and of one now that gave this.
+
+        Only the area so far is kept, however long the run.
+        """
+        rest = last * (self.iterations - self.state["tested_until"])
+        return float(self.state["tested_area"] + rest) / max(self.iterations, 1)
+
     def restart(self) -> None:
         """Let the next lap begin now; what went before belongs to no phase."""
         self._last = perf_counter()
@@ -90,6 +105,8 @@ class Totals:
         self._before.update(state["before"])
         for key in ("iterations", "samples", "seconds"):
             self.state[key] = state[key]
+        for key in ("tested_area", "tested_until"):
+            self.state[key] = state.get(key, 0)
         self.see_ram(int(state.get("ram_bytes_peak", 0)))
         self._earlier = float(state["seconds"])
         self._start = self._last = perf_counter()

@@ -16,14 +16,16 @@ from carousel.errors import (
     BadInputError,
     CarouselError,
     CheckpointError,
+    DivergedError,
     StorageCorruptedError,
     UncleanStorageError,
 )
-from carousel.report.metrics import Matrix
+from carousel.memory.checkpoint import newest_checkpoint
 from carousel.report.record import Sample
+from carousel.runs.anytime import AnytimeTest
 from carousel.runs.build import Ingredients, build_strategy, gather_ingredients
 from carousel.runs.environment import describe_environment
-from carousel.runs.evaluate import accuracies, split_sizes
+from carousel.runs.evaluate import Answers, examine, split_sizes
 from carousel.runs.folder import MetricsLog
 from carousel.runs.interrupt import RunInterrupted, StopRequest, stop_on_signals
 from carousel.runs.launch import Launch
@@ -31,6 +33,7 @@ from carousel.runs.loggers import flatten, open_loggers
 from carousel.runs.observer import Marker, Observer, carousel_sample
 from carousel.runs.outcome import problems_of, summarize, write_report
 from carousel.runs.progress import RunProgress
+from carousel.runs.results import UNTRAINED, Results
 from carousel.runs.totals import Totals
 from carousel.strategies.checkpoint import Position, RunCheckpoint
 from carousel.strategies.registry import strategy_info
@@ -76,6 +79,8 @@ def _train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
             _log.info("interrupted")
             raise
         except Exception as error:
+            if isinstance(error, DivergedError):
+                _name_checkpoint(error, launch)
             _log.exception("the run failed")
             error.add_note(f"details in {launch.folder.log_file}")
             raise
@@ -92,14 +97,16 @@ class _Session:
         self._progress = progress
         self._stop = stop
         self._totals = Totals()
-        total = len(parts.stream.train)
-        self._matrix: Matrix = np.full((total, total), np.nan)
-        self._untrained: Matrix = np.full(total, np.nan)
-        self._benchmark = to_benchmark(parts.stream)
+        self._results = Results(len(parts.stream.train))
         self._checkpoint = RunCheckpoint(
             launch.folder.checkpoints, every=parts.config.checkpoint_every, stop=stop
         )
         self._strategy = self._build(launch.storage)
+        self._benchmark = to_benchmark(
+            parts.stream,
+            task_labels=getattr(self._strategy, "task_aware", False),
+            augment=parts.config.augment,
+        )
         self._metrics = MetricsLog(launch.folder.metrics_file)
         flat = parts.config.model_dump(mode="json")
         self._loggers = open_loggers(parts.config.logger, launch.folder.path, flat)
@@ -120,7 +127,7 @@ class _Session:
     def run(self) -> dict[str, Any]:
         """Learn what is left of the stream, and report."""
         position = self._restore()
-        for number in range(position.experiences, len(self._matrix)):
+        for number in range(position.experiences, len(self._results)):
             self._learn(number, resumed=position.within and number == position.experiences)
         return self._finish()
 
@@ -130,7 +137,7 @@ class _Session:
             totals,
             progress=self._progress,
             log=self._record,
-            experiences=len(self._matrix),
+            experiences=len(self._results),
         )
         before = Marker(
             totals,
@@ -151,11 +158,13 @@ class _Session:
         after_checkpoint = Marker(
             totals, after_training_iteration="save", after_training_exp="save"
         )
+        parts = self._parts
+        anytime = AnytimeTest(parts.config.eval_every, parts.stream, totals, self._record)
         strategy = build_strategy(
-            self._parts,
+            parts,
             storage,
             run=self._folder.identity(),
-            plugins=[behind, self._checkpoint, after_checkpoint],
+            plugins=[behind, anytime, self._checkpoint, after_checkpoint],
         )
         strategy.plugins[:0] = [observer, before]
         return strategy
@@ -166,12 +175,11 @@ class _Session:
         except BadInputError as error:
             fix = f"{error.fix} with --fresh"
             raise BadInputError(error.problem, fix=fix) from error
-        saved = self._folder.read_matrix()
         if position is None:
             position = self._begin()
         else:
             self._totals.load(self._checkpoint.extra)
-            self._go_on(position, saved)
+            self._go_on(position)
         self._checkpoint.extra = self._totals.state
         self._folder.write_environment(
             describe_environment(
@@ -188,34 +196,30 @@ class _Session:
             # they count as met only when they are presented again.
             self._strategy.memory.carousel.tier.hide_from(0)
         self._totals.restart()
-        self._untrained = self._test()
-        self._folder.write_matrix(self._matrix, self._untrained)
+        self._test(UNTRAINED)
         self._record({"event": "start", "iteration": 0, "seconds": self._totals.seconds})
         return Position(0)
 
-    def _go_on(self, position: Position, saved: tuple[Matrix, Matrix] | None) -> None:
+    def _go_on(self, position: Position) -> None:
         done = position.experiences
-        if saved is not None:
-            self._matrix[:done] = saved[0][:done]
-            self._untrained = saved[1]
+        self._results.load(self._folder, done)
+        lacking = self._results.lacking(done)
         resume = {
             "event": "resume",
             "iteration": self._totals.iterations,
-            "experiences": int(np.isfinite(self._matrix[:done]).all(axis=1).sum()),
+            "experiences": done - len(lacking),
             "seconds": self._totals.seconds,
         }
         self._record(resume)
+        total = len(self._results)
         where = f", epoch {position.epoch + 1}" if position.within else ""
-        self._say(
-            f"resuming at experience {min(done + 1, len(self._matrix))}/{len(self._matrix)}{where}"
-        )
-        missing = np.flatnonzero(np.isnan(self._matrix[:done]).any(axis=1))
-        if len(missing) == 1 and missing[0] == done - 1 and not position.within:
+        self._say(f"resuming at experience {min(done + 1, total)}/{total}{where}")
+        if lacking == [done - 1] and not position.within:
             self._evaluate(done - 1)
-        elif len(missing):
+        elif lacking:
             raise CheckpointError(
-                f"{self._folder.matrix_file} lacks the rows of experiences that are done; "
-                "start again with --fresh"
+                f"{self._folder.matrix_file} or {self._folder.task_matrix_file.name} lacks the "
+                "rows of experiences that are done; start again with --fresh"
             )
 
     def _learn(self, number: int, *, resumed: bool) -> None:
@@ -228,10 +232,9 @@ class _Session:
 
     def _evaluate(self, number: int) -> None:
         self._totals.restart()
-        self._matrix[number] = self._test()
-        self._folder.write_matrix(self._matrix, self._untrained)
+        answers = self._test(number)
         counts = split_sizes(self._parts.stream.test)[: number + 1]
-        accuracy = float(np.average(self._matrix[number, : number + 1], weights=counts))
+        accuracy = float(np.average(answers.class_il[: number + 1], weights=counts))
         times = self._totals.of_experience()
         self._record(
             {
@@ -240,20 +243,23 @@ class _Session:
                 "experience": number,
                 "seconds": self._totals.seconds,
                 "accuracy_seen": accuracy,
-                "accuracies": self._matrix[number].tolist(),
+                "accuracies": answers.class_il.tolist(),
+                "task_il_accuracies": answers.task_il.tolist(),
                 "times": times,
                 **carousel_sample(self._strategy.memory),
             }
         )
-        self._progress.learned(number, len(self._matrix), accuracy, sum(times.values()))
+        self._progress.learned(number, len(self._results), accuracy, sum(times.values()))
         _log.info("experience %d learned, accuracy %.4f over those seen", number + 1, accuracy)
 
-    def _test(self) -> Matrix:
-        row = accuracies(
+    def _test(self, after: int) -> Answers:
+        answers = examine(
             self._strategy.model, self._parts.stream, self._parts.device, between=self._stop.obey
         )
         self._totals.lap("evaluate")
-        return row
+        self._results.put(after, answers)
+        self._results.save(self._folder)
+        return answers
 
     def _say(self, text: str) -> None:
         self._progress.note(text)
@@ -270,8 +276,7 @@ class _Session:
         stats = None if memory is None else memory.carousel.stats()
         summary = summarize(
             self._parts.config,
-            matrix=self._matrix,
-            untrained=self._untrained,
+            results=self._results,
             counts=split_sizes(self._parts.stream.test),
             stats=carousel_sample(memory),
             totals=self._totals,
@@ -286,6 +291,11 @@ class _Session:
         if problem is not None:
             raise problem
         return summary
+
+
+def _name_checkpoint(error: DivergedError, launch: Launch) -> None:
+    newest = newest_checkpoint(launch.folder.checkpoints)
+    error.checkpoint = None if newest is None else str(newest)
 
 
 def _flush(memory: Any) -> CarouselError | None:

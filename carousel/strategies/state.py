@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from avalanche.models import DynamicModule
 from torch import Tensor
 from torch.nn import Module
 
@@ -57,6 +58,28 @@ def put_back_learner(strategy: Any, state: dict[str, Any], experiences: Sequence
     take_shapes(model, state["model"])
     model.load_state_dict(state["model"])
     _put_back_optimizer(strategy, state)
+
+
+def put_back_model(model: Module, saved: dict[str, Tensor]) -> None:
+    """Give a model, to be tested only, its saved weights; a head that grows has its saved size.
+
+    Args:
+        model: made as that which was saved.
+        saved: its ``state_dict()``.
+
+    Raises:
+        RuntimeError: the model has other parameters.
+
+    Example:
+        >>> from avalanche.models import IncrementalClassifier
+        >>> head, grown = IncrementalClassifier(4), IncrementalClassifier(4, 7)
+        >>> put_back_model(head, grown.state_dict())
+        >>> head(torch.zeros(1, 4)).shape
+        torch.Size([1, 7])
+    """
+    if any(isinstance(module, DynamicModule) for module in model.modules()):
+        take_shapes(model, saved)
+    model.load_state_dict(saved)
 
 
 def _grow(strategy: Any, saved: dict[str, Tensor], experiences: Sequence[Any]) -> None:

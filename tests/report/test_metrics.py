@@ -22,6 +22,7 @@ def test_a_matrix_worked_out_by_hand():
     assert scores.forgetting == pytest.approx((0.2 + 0.3) / 2)
     assert scores.bwt == pytest.approx((-0.2 - 0.3) / 2)
     assert scores.fwt == pytest.approx(((0.1 - 0.05) + (0.2 - 0.1)) / 2)
+    assert scores.learning_accuracy == pytest.approx((0.9 + 0.8 + 0.95) / 3)
 
 
 def literal(rows, counts, initial):
@@ -42,6 +43,7 @@ def literal(rows, counts, initial):
         "forgetting": sum(forgotten) / len(forgotten) if forgotten else 0.0,
         "bwt": sum(transfer) / len(transfer) if transfer else 0.0,
         "fwt": sum(forward) / len(forward) if forward else 0.0,
+        "learning_accuracy": sum(rows[i][i] for i in range(t)) / t,
     }
 
 
@@ -63,6 +65,7 @@ def test_forgetting_is_best_minus_last_and_bwt_is_last_minus_first():
     # Accuracy on experience 0 rises after its own training and falls at the end: the two differ.
     rising = np.array([[0.5, 0, 0], [0.9, 0.5, 0], [0.6, 0.5, 0.5]])
     assert metrics.forgetting(rising) == pytest.approx((0.3 + 0.0) / 2)
+    assert metrics.forgetting_first_minus_last(rising) == pytest.approx((-0.1 + 0.0) / 2)
     assert -metrics.backward_transfer(rising) == pytest.approx((-0.1 + 0.0) / 2)
 
 
@@ -85,3 +88,25 @@ def test_one_experience_forgets_nothing():
 def test_refuses_what_is_no_accuracy_matrix(matrix, counts):
     with pytest.raises(BadInputError):
         metrics.score(matrix, counts)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), accuracy), min_size=1, max_size=20))
+def test_anytime_accuracy_is_the_area_under_steps(tests):
+    steps, area = [], 0.0
+    for span, value in tests:
+        steps.append((steps[-1] if steps else 0) + span)
+        area += sum(value for _ in range(span))
+    got = metrics.anytime_accuracy(steps, [value for _, value in tests])
+    assert got == pytest.approx(area / steps[-1])
+
+
+@given(st.integers(1, 9), st.lists(accuracy, min_size=1, max_size=20))
+def test_anytime_accuracy_of_even_tests_is_their_mean(every, values):
+    steps = [every * (i + 1) for i in range(len(values))]
+    assert metrics.anytime_accuracy(steps, values) == pytest.approx(sum(values) / len(values))
+
+
+@pytest.mark.parametrize(("steps", "values"), [([], []), ([5], [0.5, 0.5]), ([5, 5], [1, 1])])
+def test_refuses_tests_that_are_no_course_of_a_run(steps, values):
+    with pytest.raises(BadInputError, match="rising from 1"):
+        metrics.anytime_accuracy(steps, values)
