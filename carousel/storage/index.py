@@ -152,6 +152,13 @@ class Index:
             stored = rows >= 0
             self._write("blocks", rows[stored], _blocks(offsets[stored]))
 
+    def set_lengths(self, ids: Ids, lengths: Ids) -> None:
+        """Note what stored records cost now, (n,) distinct ids."""
+        with self._lock:
+            rows = self._find(ids)
+            self._total_length += int((lengths - self._cells("lengths", rows)).sum())
+            self._write("lengths", rows, lengths)
+
     def ids_of(self, label: int) -> Ids:
         """Visible ids of a class, ascending: read-only, and it never changes afterwards."""
         with self._lock:
@@ -181,6 +188,16 @@ class Index:
             for table in self._tables() if self._hidden else ():
                 counts.update(table["labels"][table["flags"] == _HIDDEN].tolist())
         return dict(counts)
+
+    def emptied_by(self, leaving: Ids) -> set[int]:
+        """Classes that hold nothing once these stored ids are gone."""
+        labels, counts = np.unique(self.lookup(leaving).labels, return_counts=True)
+        stored = self.stored_counts()
+        return {
+            label
+            for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
+            if stored[label] == count
+        }
 
     def hide_from(self, first_id: int) -> None:
         """Hide this id and all later ones until they are shown."""

@@ -154,6 +154,28 @@ class StorageTier(Protocol):
         """Hint that these ids are read soon; costs little and never fails."""
         ...
 
+    def revise_many(
+        self, ids: npt.NDArray[np.int64], fields: Mapping[str, npt.NDArray[np.generic]]
+    ) -> int:
+        """Replace some fields of records; returns how many were, committed when it returns.
+
+        Comes after all that was queued before. Records are rewritten in groups, each group in one
+        transaction: after a kill a record is the old one or the new one. Everything else about
+        it, its size too, stays. Ids that are not stored, or damaged, are ignored; hidden ones are
+        revised and stay hidden.
+
+        Args:
+            ids: (n,) distinct ids.
+            fields: per field to replace an array (n, *shape), of the dtype that is stored.
+
+        Raises:
+            BadInputError: an id is given twice, or a field has another number of rows.
+            SchemaMismatchError: a record has not got such a field, or its values are encoded;
+                nothing was changed.
+            TierFullError: there is no room to write; earlier groups may have been rewritten.
+        """
+        ...
+
     def delete_many(self, ids: npt.NDArray[np.int64]) -> int:
         """Remove records and return how many existed; committed when it returns."""
         ...

@@ -433,3 +433,197 @@ def test_any_dtype_and_shape_survives_bit_for_bit(kind, tmp_path_factory, spec, 
         for name, sent in fields.items():
             assert record.fields[name].tobytes() == sent[row].tobytes()
             assert record.fields[name].shape == sent.shape[1:]
+
+
+# -- revising ----------------------------------------------------------------------------------
+
+
+def logits_of(ids, salt):
+    return (as_array(ids)[:, None] * 10 + np.arange(4) + salt).astype(np.float32)
+
+
+def check_revised(tier, ids, salt):
+    ids = as_array(ids)
+    out, original = buffers(len(ids)), batch(ids)
+    assert (tier.get_into(ids, out, np.arange(len(ids))) == ReadStatus.OK).all()
+    assert np.array_equal(out["x"], original.fields["x"])
+    expected = original.fields["logits"] if salt is None else logits_of(ids, salt)
+    assert np.array_equal(out["logits"], expected)
+    for record in tier.get_many(ids):
+        assert record.fields["raw"] == b"bytes of %d" % record.id
+
+
+class TestRevise:
+    def test_only_the_named_fields_of_the_named_records_change(self, make):
+        tier = make()
+        put(tier, range(20), labels=range(20), tasks=3)
+        before, size = tier.entries(), tier.stats().live_bytes
+        ids = as_array([7, 3, 99, 12])
+        assert tier.revise_many(ids, {"logits": logits_of(ids, 0.5)}) == 3
+        check_revised(tier, [7, 3, 12], 0.5)
+        check_revised(tier, sorted({*range(20)} - {7, 3, 12}), None)
+        after = tier.entries()
+        for name in ("ids", "labels", "tasks", "lengths"):
+            assert np.array_equal(getattr(after, name), getattr(before, name))
+        assert tier.class_counts() == dict.fromkeys(range(20), 1)
+        assert tier.stats().live_bytes == size
+        assert tier.stats().records == 20
+        assert tier.verify().ok
+
+    def test_queued_records_are_revised_too(self, make):
+        tier = make()
+        ids = as_array(range(300))
+        tier.put_many(batch(ids))
+        assert tier.revise_many(ids, {"logits": logits_of(ids, 1)}) == 300
+        check_revised(tier, ids, 1)
+
+    def test_the_revised_content_again_changes_nothing_and_the_old_is_refused(self, make):
+        tier = make()
+        put(tier, range(5))
+        ids = as_array(range(5))
+        for _ in range(3):
+            tier.revise_many(ids, {"logits": logits_of(ids, 2)})
+        same = batch(ids)
+        same.fields["logits"][:] = logits_of(ids, 2)
+        tier.put_many(same)
+        tier.flush()
+        with pytest.raises(DuplicateIdError):
+            put(tier, range(5))
+        check_revised(tier, ids, 2)
+        assert tier.stats().records == 5
+
+    def test_hidden_records_are_revised_and_stay_hidden(self, make):
+        tier = make()
+        put(tier, range(6))
+        tier.hide_from(3)
+        ids = as_array(range(6))
+        assert tier.revise_many(ids, {"logits": logits_of(ids, 3)}) == 6
+        assert tier.ids_of(0).tolist() == [0, 1, 2]
+        check_revised(tier, ids, 3)
+
+    def test_deleted_records_stay_away(self, make):
+        tier = make()
+        put(tier, range(4))
+        tier.delete_many(as_array([1, 2]))
+        ids = as_array(range(4))
+        assert tier.revise_many(ids, {"logits": logits_of(ids, 1)}) == 2
+        assert tier.contains(ids).tolist() == [True, False, False, True]
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"logits": np.zeros((3, 5), np.float32)}, "logits cannot be revised"),
+            ({"logits": np.zeros((3, 4), np.float64)}, "logits cannot be revised"),
+            ({"other": np.zeros((3, 4), np.float32)}, "no such field"),
+            ({"raw": np.array([b"a", b"b", b"c"], object)}, "encoded"),
+            ({"logits": np.zeros((2, 4), np.float32)}, "2 rows for 3 ids"),
+        ],
+    )
+    def test_values_that_do_not_fit_change_nothing(self, make, fields, message):
+        tier = make()
+        put(tier, range(3))
+        with pytest.raises(BadInputError, match=message):
+            tier.revise_many(as_array(range(3)), fields)
+        with pytest.raises(BadInputError, match="given twice"):
+            tier.revise_many(as_array([0, 0]), {"logits": np.zeros((2, 4), np.float32)})
+        check_revised(tier, range(3), None)
+
+    def test_one_record_of_another_layout_refuses_all(self, make):
+        tier = make()
+        put(tier, range(8))
+        other = (FieldSpec("x", "uint8", (2,)),)
+        odd = as_array([8])
+        tier.put_many(RecordBatch(odd, odd, odd, other, {"x": np.zeros((1, 2), np.uint8)}))
+        ids = as_array(range(9))
+        with pytest.raises(SchemaMismatchError, match="no such field"):
+            tier.revise_many(ids, {"logits": logits_of(ids, 1)})
+        check_revised(tier, range(8), None)
+
+    def test_it_survives_reopening(self, make, kind):
+        if kind == "memory":
+            pytest.skip("a tier in RAM ends with its process")
+        tier = make()
+        put(tier, range(40))
+        ids = as_array(range(0, 40, 3))
+        for salt in (1, 2, 3):
+            tier.revise_many(ids, {"logits": logits_of(ids, salt)})
+        tier.close()
+        again = make()
+        check_revised(again, ids, 3)
+        assert again.verify().ok
+        assert again.stats().records == 40
+
+    def test_pixels_may_change_and_are_accounted(self, make):
+        tier = make()
+        put(tier, range(10))
+        rng = np.random.default_rng(0)
+        noise = rng.integers(0, 255, (10, 6, 5, 3), np.uint8)
+        for _ in range(2):
+            assert tier.revise_many(as_array(range(10)), {"x": noise}) == 10
+        out = buffers(10)
+        tier.get_into(as_array(range(10)), out, np.arange(10))
+        assert np.array_equal(out["x"], noise)
+        assert tier.stats().live_bytes >= tier.entries().lengths.sum()
+        assert tier.verify().ok
+
+    def test_a_full_tier_revises_all_it_has(self, make, kind):
+        tier = make(budget="512KiB", eviction="fifo")
+        layout = (FieldSpec("x", "uint8", (3000,)), FieldSpec("y", "float32", ()))
+        noise = np.random.default_rng(0).integers(0, 255, (400, 3000)).astype(np.uint8)
+        ids = as_array(range(400))
+        zeros = np.zeros(400, np.float32)
+        for part in np.split(ids, 20):
+            fields = {"x": noise[part], "y": zeros[part]}
+            tier.put_many(RecordBatch(part, part % 3, part * 0, layout, fields))
+        tier.flush()
+        stored = tier.entries().ids
+        assert 30 < len(stored) < 200
+        for turn in range(5):
+            fresh = (stored + turn).astype(np.float32)
+            assert tier.revise_many(stored, {"y": fresh}) == len(stored)
+            out = {"x": np.zeros((len(stored), 3000), np.uint8), "y": np.zeros_like(fresh)}
+            tier.get_into(stored, out, np.arange(len(stored)))
+            assert np.array_equal(out["y"], fresh)
+            assert np.array_equal(out["x"], noise[stored])
+        assert np.array_equal(tier.entries().ids, stored)
+        assert tier.stats().file_bytes <= 512 << 10 or kind == "files"
+        tier.put_many(
+            RecordBatch(ids[:1] + 400, ids[:1], ids[:1], layout, {"x": noise[:1], "y": zeros[:1]})
+        )
+        tier.flush()
+        assert tier.contains(as_array([400])).all()
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from("prd"), st.lists(st.integers(0, 30), max_size=12, unique=True)),
+        max_size=12,
+    )
+)
+@pytest.mark.parametrize("sync", [True, False])
+def test_any_mix_of_puts_revisions_and_deletions_is_what_a_dict_would_hold(
+    tmp_path_factory, steps, sync
+):
+    with open_tier(tmp_path_factory.mktemp("any") / "db", sync=sync, durability="process") as tier:
+        held, gone = {}, set()
+        for salt, (what, ids) in enumerate(steps):
+            if what == "p":
+                fresh = [i for i in ids if i not in held]
+                tier.put_many(batch(fresh))
+                held |= dict.fromkeys([i for i in fresh if i not in gone])
+            elif what == "r":
+                count = tier.revise_many(as_array(ids), {"logits": logits_of(ids, salt)})
+                known = [i for i in ids if i in held]
+                assert count == len(known)
+                held |= dict.fromkeys(known, salt)
+            else:
+                tier.delete_many(as_array(ids))
+                gone |= {i for i in ids if i < tier.high_water}
+                held = {i: salt for i, salt in held.items() if i not in ids}
+        tier.flush()
+        assert tier.entries().ids.tolist() == sorted(held)
+        for i, salt in held.items():
+            check_revised(tier, [i], salt)

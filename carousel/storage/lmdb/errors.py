@@ -15,7 +15,7 @@ from carousel.errors import (
 )
 from carousel.storage.disk import free_bytes
 
-__all__ = ["MapFullError", "cannot_open", "translate"]
+__all__ = ["MapFullError", "TooLargeError", "cannot_open", "translate"]
 
 _DAMAGE = (
     lmdb.CorruptedError,
@@ -33,6 +33,14 @@ _MARGIN = 1 << 20
 
 class MapFullError(TierFullError):
     """The map is full: evict or grow, then try again."""
+
+
+class TooLargeError(Exception):
+    """The transaction would leave more live bytes than the budget's share; undone."""
+
+    def __init__(self, excess: int) -> None:
+        super().__init__(excess)
+        self.excess = excess
 
 
 def translate(error: lmdb.Error, path: Path, need_bytes: int = 0) -> StorageError:

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from carousel.storage.columns import Ids
 from carousel.storage.creation import META, QUARANTINE, SAMPLES
 from carousel.storage.eviction import Eviction, EvictionPlan, Limits
 from carousel.storage.index import Index
+from carousel.storage.lmdb.counters import Counters
 from carousel.storage.lmdb.environment import Environment
-from carousel.storage.lmdb.errors import MapFullError
+from carousel.storage.lmdb.errors import MapFullError, TooLargeError
 from carousel.storage.lmdb.pages import record_costs
 from carousel.storage.lmdb.problems import raise_all
 from carousel.storage.lmdb.put import Put, join
@@ -42,26 +42,6 @@ _TICK = b"tick"
 _FORGOTTEN = b"forgotten"
 _ATTEMPTS = 8
 _LONGEST_REASON = 1000
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened since the store was opened."""
-
-    commits: int = 0
-    puts: int = 0
-    evicted: int = 0
-    rejected: int = 0
-    raw_bytes: int = 0
-    cost_bytes: int = 0
-
-
-class _TooLargeError(Exception):
-    """The transaction would leave more live bytes than the budget's share; undone."""
-
-    def __init__(self, excess: int) -> None:
-        super().__init__(excess)
-        self.excess = excess
 
 
 class Ledger:
@@ -145,7 +125,7 @@ class Ledger:
                 return 0
             forgotten = self._tombstones.with_ids(given)
             before = self._eviction.state_dict()
-            self._eviction.forget(self._emptied(stored))
+            self._eviction.forget(self._index.emptied_by(stored))
             try:
                 self._commit(drop=known, meta={_FORGOTTEN: forgotten.to_bytes()})
             except BaseException:
@@ -156,6 +136,25 @@ class Ledger:
             for id_ in known.tolist():
                 self.quarantined.pop(id_, None)
             return len(stored)
+
+    def rewrite(self, ids: Ids, records: Sequence[memoryview]) -> None:
+        """Replace stored records by others of the same sizes, in one transaction.
+
+        Raises:
+            MapFullError: the transaction needs more free pages than there are; nothing changed.
+        """
+        with self._lock:
+            keys = big_endian_keys(ids)
+            need = int(self._index.lookup(ids).lengths.sum()) + self._env.page_bytes * len(ids)
+            try:
+                self._commit(keys=keys, records=records, need_bytes=need)
+            except MapFullError:
+                self._tick()
+                self._commit(keys=keys, records=records, need_bytes=need)
+
+    def rewrites_at_once(self) -> int | None:
+        """Most records for `rewrite`, None for any number; each may copy a leaf of its own."""
+        return self._space.deletes_at_once()
 
     def put_meta(self, items: Mapping[bytes, bytes]) -> None:
         """Commit small values."""
@@ -272,7 +271,7 @@ class Ledger:
                 large = self._space.is_large(int(costs[plan.accept].sum()))
                 self._evict_ahead(plan, always=attempt > 0 or large)
                 self._apply(batch, rows[plan.accept], costs[plan.accept], plan)
-            except _TooLargeError as error:
+            except TooLargeError as error:
                 # Small records share leaves: evicting some of a leaf does not free it.
                 tight = 2 * tight + max(error.excess, int(costs.sum()) // 4)
             except MapFullError:
@@ -308,6 +307,10 @@ class Ledger:
             self._commit(drop=part)
             self._index.remove(part)
             self.counters.evicted += len(part)
+        self._tick()
+
+    def _tick(self) -> None:
+        """Let two transactions pass, after which what was freed before can be used."""
         for tick in range(2):
             self._commit(meta={_TICK: bytes([tick])})
 
@@ -342,6 +345,7 @@ class Ledger:
         samples, metas, quarantine = (
             self._env.databases[name] for name in (SAMPLES, META, QUARANTINE)
         )
+        grows = next_id is not None
         next_id = self.next_id if next_id is None else next_id
         dropped = [] if drop is None else big_endian_keys(drop)
         need = need_bytes + self._env.page_bytes * (len(dropped) + len(keys) // 8)
@@ -358,7 +362,7 @@ class Ledger:
                     txn.put(id_.to_bytes(8, "big"), why[:_LONGEST_REASON].encode(), db=quarantine)
                 for name, value in values.items():
                     txn.put(name, seal(value), db=metas)
-                if keys:
+                if grows:
                     self._check_size(txn)
 
         try:
@@ -386,14 +390,4 @@ class Ledger:
     def _check_size(self, txn: Any) -> None:
         excess = self._space.excess(txn)
         if excess > 0:
-            raise _TooLargeError(excess)
-
-    def _emptied(self, leaving: Ids) -> set[int]:
-        """Classes that hold nothing once these stored ids are gone."""
-        labels, counts = np.unique(self._index.lookup(leaving).labels, return_counts=True)
-        stored = self._index.stored_counts()
-        return {
-            label
-            for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
-            if stored[label] == count
-        }
+            raise TooLargeError(excess)

@@ -35,9 +35,11 @@ from carousel.storage.lmdb.prefetch import Prefetcher
 from carousel.storage.lmdb.problems import raise_all
 from carousel.storage.lmdb.put import Put, pieces
 from carousel.storage.lmdb.reader import Destination, Layouts, big_endian_keys
+from carousel.storage.lmdb.reviser import Reviser
 from carousel.storage.lmdb.scan import fill_index, find_offsets, save_index
 from carousel.storage.lmdb.writer import GroupWriter, WriterLimits
 from carousel.storage.record import Record, RecordBatch
+from carousel.storage.revision import Revision
 from carousel.storage.tier import Durability, Progress, ReadStatus, TierStats, VerifyReport
 
 __all__ = ["LMDBStore", "StoreOptions"]
@@ -98,6 +100,14 @@ class LMDBStore:
             self._write_group,
             limits=WriterLimits(min(_QUEUE_BYTES, queue), self._group_bytes, _GROUP_RECORDS),
         )
+        self._reviser = Reviser(
+            self.env,
+            self.index,
+            self.ledger,
+            self.note_damage,
+            group_bytes=self._group_bytes,
+            group_records=_GROUP_RECORDS,
+        )
         self._layouts = Layouts()
         self._counts = threading.Lock()
         self._reads = self._corrupt = self._io_errors = 0
@@ -144,6 +154,15 @@ class LMDBStore:
         self._check_writable()
         self._writer.drain()
         return self.ledger.delete(ids)
+
+    def revise(self, revision: Revision) -> int:
+        """Rewrite fields of records, after everything that was queued before."""
+        self._check_writable()
+        self._writer.drain()
+        try:
+            return len(self._reviser.revise(revision))
+        finally:
+            self.index.set_offsets(revision.ids, find_offsets(self.env, revision.ids))
 
     def reserve(self, count: int) -> int:
         """Give out ids."""

@@ -18,6 +18,7 @@ from carousel.storage.eviction import Eviction
 from carousel.storage.lmdb.registry import acquire, release
 from carousel.storage.lmdb.store import LMDBStore, StoreOptions
 from carousel.storage.record import Record, RecordBatch
+from carousel.storage.revision import Revision
 from carousel.storage.tier import (
     DURABILITIES,
     Durability,
@@ -136,6 +137,11 @@ class LMDBTier:
     def prefetch(self, ids: Ids) -> None:
         """See `StorageTier.prefetch`."""
         self._store.prefetch(as_ids(ids))
+
+    def revise_many(self, ids: Ids, fields: Mapping[str, npt.NDArray[np.generic]]) -> int:
+        """See `StorageTier.revise_many`."""
+        revision = Revision.checked(as_ids(ids), fields)
+        return self._writable.revise(revision)
 
     def delete_many(self, ids: Ids) -> int:
         """See `StorageTier.delete_many`; these ids stay out when they are presented again."""

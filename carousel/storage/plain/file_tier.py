@@ -6,6 +6,7 @@ The layout of the folder::
       <label>/<id>.png     a sample with uint8 pixels: a PNG that any viewer shows
       <label>/<id>.jpg     a sample whose JPEG (or PNG) bytes were stored as they came
       <label>/<id>.rec     any other sample: the bytes of `carousel.storage.codec`
+      <label>/<id>.1.png   (or .1.jpg, .1.rec) the same after every other revision
       journal.jsonl        which samples are stored, meta values, the next id; one line a change
       carousel.json        identity and whether it was closed; owner.lock while it is open
 
@@ -44,7 +45,7 @@ from carousel.storage.owner import (
 from carousel.storage.plain.async_files import AsyncFiles
 from carousel.storage.plain.image_file import from_file, suffix_of, to_file
 from carousel.storage.plain.journal import Journal
-from carousel.storage.plain.medium import Change, Contents, Read
+from carousel.storage.plain.medium import Change, Contents, Place, Read
 from carousel.storage.plain.tier import PlainTier
 from carousel.storage.table import Buffer
 from carousel.storage.tier import Durability
@@ -147,12 +148,17 @@ class _Folder:
         return to_file(record)
 
     def commit(self, change: Change) -> None:
-        suffixes = [suffix_of(blob) for blob in change.blobs]
+        suffixes = [
+            self._free_suffix(place, suffix_of(blob))
+            for place, blob in zip(change.places, change.blobs, strict=True)
+        ]
         fresh = [
-            self._folder / str(place.label) / f"{place.id}{suffix}"
+            self._folder / _below(place, suffix)
             for place, suffix in zip(change.places, suffixes, strict=True)
         ]
-        old = [self._path(id_) for id_ in [*change.drop.tolist(), *change.quarantine]]
+        replaced = [place.id for place in change.places]
+        leaving = [*change.drop.tolist(), *change.quarantine, *replaced]
+        old = [self._path(id_) for id_ in leaving]
         try:
             self._write(fresh, change.blobs)
             self._journal.append(change, suffixes)
@@ -191,6 +197,11 @@ class _Folder:
     def _path(self, id_: int) -> Path | None:
         below = self._journal.path_of(id_)
         return None if below is None else self._folder / below
+
+    def _free_suffix(self, place: Place, suffix: str) -> str:
+        """A suffix that leaves the file of now alone: it counts until the journal has the new."""
+        taken = self._journal.path_of(place.id) == _below(place, suffix)
+        return f".1{suffix}" if taken else suffix
 
     def _write(self, paths: Sequence[Path], blobs: Sequence[Buffer]) -> None:
         folders = {path.parent for path in paths}
@@ -237,6 +248,10 @@ class _Claim:
 
 _claims: set[Path] = set()
 _claims_lock = threading.Lock()
+
+
+def _below(place: Place, suffix: str) -> str:
+    return f"{place.label}/{place.id}{suffix}"
 
 
 def _record(content: bytes | BaseException) -> Read:

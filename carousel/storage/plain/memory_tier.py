@@ -67,8 +67,8 @@ class _Dict:
         for id_ in [*change.drop.tolist(), *change.quarantine]:
             self._size -= len(self._records.pop(id_, b""))
         for place, blob in zip(change.places, change.blobs, strict=True):
+            self._size += len(blob) - len(self._records.get(place.id, b""))
             self._records[place.id] = blob
-            self._size += len(blob)
 
     def read(self, ids: Sequence[int]) -> list[Read]:
         return [self._records.get(id_, _MISSING) for id_ in ids]

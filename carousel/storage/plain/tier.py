@@ -6,7 +6,6 @@ faster tiers, and simple enough to trust.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import threading
@@ -22,7 +21,6 @@ from carousel.errors import (
     DuplicateIdError,
     StorageClosedError,
     StorageError,
-    StorageIOError,
     TierFullError,
 )
 from carousel.storage.budget import Budget
@@ -30,9 +28,11 @@ from carousel.storage.codec import encode_batch
 from carousel.storage.columns import Ids
 from carousel.storage.eviction import Eviction, Limits
 from carousel.storage.index import Index
-from carousel.storage.plain.medium import Change, Medium, Place
+from carousel.storage.plain.medium import Change, Medium, Place, typed
 from carousel.storage.plain.reader import PlainReader, chunks, copy_row
+from carousel.storage.plain.rewrite import Rewrite
 from carousel.storage.record import Record, RecordBatch
+from carousel.storage.revision import Revision
 from carousel.storage.table import Buffer
 from carousel.storage.tier import (
     Durability,
@@ -149,6 +149,20 @@ class PlainTier:
     def prefetch(self, ids: Ids) -> None:
         """See `StorageTier.prefetch`; there is nothing to gain here."""
 
+    def revise_many(self, ids: Ids, fields: Mapping[str, npt.NDArray[np.generic]]) -> int:
+        """See `StorageTier.revise_many`; all records in one step."""
+        revision = Revision.checked(as_ids(ids), fields)
+        with self._lock:
+            self._check_open()
+            rewrite = Rewrite.of(revision, self._index, self._medium)
+            if rewrite.damaged:
+                self._set_aside(rewrite.damaged)
+            rewrite.check_room(self._index, self._limits)
+            if len(rewrite):
+                self._commit(Change(places=rewrite.places, blobs=rewrite.blobs))
+                self._index.set_lengths(rewrite.ids, rewrite.lengths)
+            return len(rewrite)
+
     def delete_many(self, ids: Ids) -> int:
         """See `StorageTier.delete_many`; deleted ids stay out when they are presented again."""
         with self._lock:
@@ -159,7 +173,7 @@ class PlainTier:
                 return 0
             forgotten = self._forgotten.with_ids(given)
             with self._rule_undone_on_error():
-                self._eviction.forget(self._emptied(stored))
+                self._eviction.forget(self._index.emptied_by(stored))
                 meta = {_FORGOTTEN_KEY: forgotten.to_bytes(), _RULE_KEY: self._rule_state()}
                 self._commit(Change(drop=known, meta=meta))
             self._forgotten = forgotten
@@ -289,7 +303,7 @@ class PlainTier:
             self._medium.commit(change)
         except OSError as error:
             self._stats.io_errors += 1
-            raise _typed(error) from error
+            raise typed(error) from error
         self._stats.commits += 1
         self._meta.update(change.meta)
         if change.next_id is not None:
@@ -356,16 +370,6 @@ class PlainTier:
     def _rule_state(self) -> bytes:
         return json.dumps(self._eviction.state_dict()).encode()
 
-    def _emptied(self, leaving: Ids) -> set[int]:
-        """Classes that hold nothing once these stored ids are gone."""
-        labels, counts = np.unique(self._index.lookup(leaving).labels, return_counts=True)
-        stored = self._index.stored_counts()
-        return {
-            label
-            for label, count in zip(labels.tolist(), counts.tolist(), strict=True)
-            if stored[label] == count
-        }
-
     def _set_aside(self, damaged: dict[int, str]) -> set[int]:
         with self._lock:
             ids = np.array(sorted(damaged), np.int64)
@@ -380,9 +384,3 @@ class PlainTier:
                 # The reader who found it is served all the same; it is found again when reopened.
                 logger.warning("damaged records could not be set aside: %s", error)
             return set(ids.tolist())
-
-
-def _typed(error: OSError) -> StorageError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TierFullError(f"the disk is full: {error}")
-    return StorageIOError(f"the storage could not be written: {error}")
