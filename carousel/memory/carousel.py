@@ -266,10 +266,7 @@ class Carousel(Curated):
         Raises:
             StorageError: samples could not be saved, for another reason than room.
         """
-        self._saver.wait()
-        if self._core is not None:
-            self._core.engine.drain()
-        self._intake.flush()
+        self._settle()
 
     def flush(self, timeout: float | None = None) -> None:
         """`end_experience`, and raise what the swap worker met.

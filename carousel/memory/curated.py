@@ -17,6 +17,8 @@ from carousel.memory.lifetime import while_open
 from carousel.memory.lookup import read_samples
 from carousel.memory.reader import schema_of
 from carousel.memory.residency import Residency
+from carousel.memory.revise import new_values, revise_samples
+from carousel.memory.saver import BackgroundSaver
 from carousel.memory.schema import FieldValue, Schema, check_store_schema
 from carousel.memory.settings import Settings
 from carousel.storage.tier import StorageTier
@@ -33,6 +35,7 @@ class Curated:
     _settings: Settings
     _tier: StorageTier
     _intake: Intake
+    _saver: BackgroundSaver
     _core: Core | None = None
     _ceiling: int | None = None
     _closed: bool = False
@@ -93,6 +96,37 @@ class Curated:
             return {}, np.zeros(len(ids), np.bool_)
         self._intake.flush()
         return read_samples(self._core.slab, self._tier, ids)
+
+    @while_open
+    def revise(self, /, ids: Ints, **fields: Tensor | npt.NDArray[np.generic]) -> int:
+        """Give saved samples new values of some fields, such as logits; returns how many there are.
+
+        The slot and the record of a sample change together or not at all, and the change is
+        committed when this returns. It first waits for all that is queued or under way, as
+        `end_experience` does, so swaps may become visible here; not so in sync mode, where
+        nothing is under way and swaps keep their place in the order of things. Records of a
+        checkpoint that is older have the new values, too.
+
+        Args:
+            ids: (n,) distinct ids; those neither in memory nor in storage are ignored.
+            **fields: tensors or arrays (n, *shape).
+
+        Raises:
+            BadInputError: the values are not like those of the samples, hold NaN, or are stored
+                as encoded images; nothing changed.
+            StorageError: storage cannot be written; the samples it could not write are unchanged.
+        """
+        ids = np.asarray(ids, np.int64)
+        if self._core is None:
+            return 0
+        values = new_values(self._core.slab.schema, ids, fields)
+        if len(ids) == 0 or not values:
+            return 0
+        if self._settings.sync:
+            self._saver.wait()
+        else:
+            self._settle()
+        return revise_samples(self._core.slab, self._tier, ids, values)
 
     @while_open
     def use(
@@ -170,6 +204,13 @@ class Curated:
         if len(ids):
             self._intake.present(ids)
         return core.retain(ids, classes, task_labels, fetch)
+
+    def _settle(self) -> None:
+        """Wait for samples that are being saved, for swaps, and for the storage's queue."""
+        self._saver.wait()
+        if self._core is not None:
+            self._core.engine.drain()
+        self._intake.flush()
 
     def _core_for(self, fields: Mapping[str, FieldValue]) -> Core:
         """The core; built from these samples when they are the first."""

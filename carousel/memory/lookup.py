@@ -20,15 +20,23 @@ Mask = npt.NDArray[np.bool_]
 _ROWS = 256
 
 
-def read_samples(slab: Slab, tier: StorageTier, ids: Ints) -> tuple[dict[str, Tensor], Mask]:
+def read_samples(
+    slab: Slab, tier: StorageTier, ids: Ints, *, skip_slots: bool = False
+) -> tuple[dict[str, Tensor], Mask]:
     """Fresh copies of the fields of (n,) ids, and which were found, (n,) bool.
 
     Rows that are not found, or cannot be read, are zero.
+
+    Args:
+        slab: the slots, and the schema.
+        tier: the storage.
+        ids: what to read.
+        skip_slots: read residents from storage too.
     """
     fields = slab.schema.empty(len(ids))
     arrays = slab.schema.views(fields)
     slots = slab.slots_of(ids)
-    found = slots >= 0
+    found = (slots >= 0) & (not skip_slots)
     for name, values in slab.copy_rows(slots[found]).items():
         arrays[name][found] = values
     reader = RecordReader(tier, slab.schema, time.sleep)

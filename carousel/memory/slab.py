@@ -126,6 +126,15 @@ class Slab:
             array[rows] = to_numpy(fields[name])
         self.assign(slots, ids, labels, tasks)
 
+    def overwrite(self, slots: Ints, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Change some fields, each (n, *shape), of the samples in (n,) slots; no worker may read.
+
+        The samples stay who they are, and generations as they are.
+        """
+        rows = self.table[slots]
+        for name, value in values.items():
+            self.arrays[name][rows] = value
+
     def assign(self, slots: Ints, ids: Ints, labels: Ints, tasks: Ints) -> None:
         """Say what released slots hold, after their rows were filled."""
         self.ids[slots] = ids

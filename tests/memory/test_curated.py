@@ -1,10 +1,12 @@
+import threading
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carousel.errors import BadInputError, StorageClosedError
+from carousel.errors import BadInputError, StorageClosedError, StorageIOError
 from carousel.memory import Carousel
 from carousel.memory.machine import MachineMemory
 from carousel.memory.pressure import PressureWatch
@@ -121,6 +123,128 @@ def test_reading_before_there_is_anything(make_memory):
     fields, found = make_memory().read(np.arange(3))
     assert fields == {}
     assert found.tolist() == [False] * 3
+
+
+# -- revise --------------------------------------------------------------------------------------
+
+
+def check_digests(memory, ids, digests):
+    """Storage and slots hold these digests, and x as it was."""
+    fields, found = memory.read(ids)
+    assert found.all()
+    assert torch.equal(fields["digest"], digests)
+    out = {"digest": np.zeros(len(ids), np.float32)}
+    memory.tier.get_into(ids, out, np.arange(len(ids)))
+    assert out["digest"].tolist() == digests.tolist()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_revised_fields_are_new_in_slots_and_storage(tmp_path, make_memory, coded, sync):
+    memory = make_memory(storage=tmp_path / "db", sync=sync, swap_ratio=1)
+    ids = coded.save(memory, 300)
+    coded.admit(memory, ids)
+    memory.observe(memory.sample(16), torch.zeros(16, 5))
+    values = torch.arange(300.0) / 7
+    assert memory.revise(np.r_[ids, 999], digest=torch.cat([values, torch.ones(1)])) == 300
+    check_digests(memory, ids, values)
+    replay = memory.sample_slots(memory.filled_slots())
+    assert replay.fields["digest"].tolist() == values[replay.ids].tolist()
+    assert torch.equal(replay.x, coded.fields(replay.ids)["x"])
+    # what swaps in later is what was revised
+    for _ in range(10):
+        memory.observe(memory.sample(16), torch.zeros(16, 5))
+        memory.step()
+    memory.flush()
+    replay = memory.sample_slots(memory.filled_slots())
+    assert replay.fields["digest"].tolist() == values[replay.ids].tolist()
+    # the same content again is nothing new
+    memory.save(ids, coded.labels(ids), coded.tasks(ids), x=coded.fields(ids)["x"], digest=values)
+    memory.flush()
+    assert memory.stats().storage.records == 300
+
+
+def test_a_swap_under_way_does_not_bring_the_old_values(make_memory, coded, broken_tier):
+    memory = make_memory(storage=broken_tier, sync=False, swap_ratio=1, gate="all")
+    ids = coded.save(memory, 60)
+    coded.admit(memory, ids)
+    memory.end_experience()
+    broken_tier.open.clear()
+    broken_tier.reading.clear()
+    memory.observe(memory.sample(20), torch.zeros(20, 5))
+    assert broken_tier.reading.wait(5)
+    threading.Timer(0.05, broken_tier.open.set).start()
+    values = torch.arange(60.0)
+    assert memory.revise(ids, digest=values) == 60
+    memory.step()
+    memory.flush()
+    replay = memory.sample_slots(memory.filled_slots())
+    assert replay.fields["digest"].tolist() == values[replay.ids].tolist()
+    assert memory.stats().swaps.done == 20
+
+
+def test_a_resident_that_storage_lost_comes_back_to_it_revised(make_memory, coded):
+    tier = MemoryTier(budget=25, eviction="fifo")
+    memory = make_memory(storage=tier)
+    ids = coded.save(memory, 20)
+    coded.admit(memory, ids)
+    later = coded.save(memory, 25)
+    values = torch.arange(20.0)
+    assert memory.revise(ids, digest=values) == 20
+    retain(memory, coded, later[:20])
+    memory.end_experience()
+    stored = ids[tier.contains(ids)]
+    assert len(stored) == 20
+    check_digests(memory, stored, values[stored])
+
+
+def test_a_failing_storage_leaves_slots_and_records_as_one(make_memory, coded, monkeypatch):
+    memory = make_memory(sync=True)
+    ids = coded.save(memory, 40)
+    coded.admit(memory, ids)
+    tier, revise = memory.tier, memory.tier.revise_many
+
+    def half(ids, fields):
+        revise(ids[:20], {name: value[:20] for name, value in fields.items()})
+        raise StorageIOError("the disk is gone")
+
+    monkeypatch.setattr(tier, "revise_many", half)
+    with pytest.raises(StorageIOError):
+        memory.revise(ids, digest=torch.arange(40.0))
+    monkeypatch.undo()
+    expected = coded.fields(ids)["digest"]
+    expected[:20] = torch.arange(20.0)
+    check_digests(memory, ids, expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"other": torch.zeros(3)}, "'other'"),
+        ({"digest": torch.zeros(3, 2)}, "field digest"),
+        ({"digest": torch.zeros(3, dtype=torch.float64)}, "field digest"),
+        ({"digest": torch.zeros(2)}, "3 rows"),
+        ({"digest": torch.tensor([0.0, float("nan"), 0.0])}, "NaN"),
+        ({"x": [b"1", b"2", b"3"]}, "tensors or arrays"),
+    ],
+)
+def test_values_that_do_not_fit_change_nothing(make_memory, coded, fields, message):
+    memory = make_memory()
+    ids = coded.save(memory, 3)
+    coded.admit(memory, ids)
+    with pytest.raises(BadInputError, match=message):
+        memory.revise(ids, **fields)
+    with pytest.raises(BadInputError, match="given twice"):
+        memory.revise(ids[[0, 0]], digest=torch.zeros(2))
+    check_digests(memory, ids, coded.fields(ids)["digest"])
+
+
+def test_revising_nothing(make_memory, coded):
+    memory = make_memory()
+    assert memory.revise(np.arange(3), digest=torch.zeros(3)) == 0
+    ids = coded.save(memory, 3)
+    assert memory.revise(ids) == 0
+    assert memory.revise(ids[:0], digest=torch.zeros(0)) == 0
+    assert memory.revise(ids + 50, digest=torch.zeros(3)) == 0
 
 
 # -- retain ------------------------------------------------------------------------------------
