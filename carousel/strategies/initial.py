@@ -36,12 +36,12 @@ class InitialWeights:
 
     def take(self, model: Module) -> None:
         """Remember what the model holds now; nothing of it may have been trained."""
-        self._values = {name: value.clone() for name, value in _tensors(model).items()}
+        self._values = {name: value.clone() for name, value in model.state_dict().items()}
 
     @torch.no_grad()
     def put_back(self, model: Module) -> None:
         """Make the model what it was; of tensors that have grown, the part that was there."""
-        for name, value in _tensors(model).items():
+        for name, value in model.state_dict().items():
             if name in self._values:
                 first = self._values[name]
                 value[tuple(slice(length) for length in first.shape)] = first.to(value.device)
@@ -53,7 +53,3 @@ class InitialWeights:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember the values of a state."""
         self._values = {name: value.clone() for name, value in state.items()}
-
-
-def _tensors(model: Module) -> dict[str, Tensor]:
-    return dict(model.state_dict())
