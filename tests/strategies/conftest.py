@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -108,9 +109,79 @@ class Helpers:
         return torch.optim.SGD(model.parameters(), lr, momentum=momentum)
 
     @staticmethod
+    def same(a, b):
+        """Whether two outcomes of `stop_and_go` are equal bit for bit."""
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(Helpers.same(a[k], b[k]) for k in a)
+        if isinstance(a, list | tuple):
+            return len(a) == len(b) and all(map(Helpers.same, a, b))
+        if isinstance(a, torch.Tensor):
+            return a.dtype == b.dtype and torch.equal(a, b)
+        if isinstance(a, np.ndarray):
+            return a.dtype == b.dtype and np.array_equal(a, b)
+        return a == b
+
+    @staticmethod
     def naive(plugins, model=None, **options):
         from avalanche.training.supervised import Naive
 
         model = Helpers.model() if model is None else model
         options = {"train_mb_size": 32, "evaluator": None, **options}
         return Naive(model=model, optimizer=Helpers.sgd(model), plugins=plugins, **options)
+
+    @staticmethod
+    def stop_and_go(make, folder, stream, *, kill, every=1):
+        """Train whole, and killed behind step `kill` and resumed; (outcome, outcome) to compare.
+
+        `make(storage, plugins)` builds the strategy, the same every time; in sync mode.
+        """
+        from carousel.strategies import RunCheckpoint
+
+        def run(name, *more):
+            checkpoint = RunCheckpoint(folder / name / "checkpoints", every=every)
+            strategy = make(folder / name / "db", [checkpoint, *more])
+            torch.manual_seed(1)
+            position = checkpoint.restore(strategy, stream)
+            try:
+                for experience in stream[position.experiences if position else 0 :]:
+                    strategy.train(experience, eval_streams=[])
+                return _outcome(strategy)
+            except _Killed:
+                return None
+            finally:
+                strategy.memory.close()
+
+        whole = run("whole")
+        assert run("parts", _kill_behind(kill)) is None
+        return whole, run("parts")
+
+
+class _Killed(Exception):
+    """The process is gone."""
+
+
+def _kill_behind(step):
+    from avalanche.training.plugins import SupervisedPlugin
+
+    class Kill(SupervisedPlugin):
+        def after_training_iteration(self, strategy, **kwargs):
+            if strategy.clock.train_iterations + 1 == step:
+                raise _Killed
+
+    return Kill()
+
+
+def _outcome(strategy):
+    """Weights, every field of every slot and record, and what became of the swaps."""
+    carousel = strategy.memory.carousel
+    slots = carousel.residents()
+    ids = carousel.tier.entries().ids
+    records = {r.id: [r.label, r.task, r.fields] for r in carousel.tier.get_many(ids)}
+    return {
+        "weights": {k: v.clone() for k, v in strategy.model.state_dict().items()},
+        "optimizer": strategy.optimizer.state_dict()["state"],
+        "slots": [slots.slots, slots.ids, slots.labels, slots.tasks],
+        "fields": carousel.peek(slots.slots),
+        "records": [records[id_] for id_ in sorted(records)],
+        "swaps": carousel.stats().swaps,
+    }
