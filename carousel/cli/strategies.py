@@ -55,4 +55,4 @@ def _flag(name: str) -> str:
 def _word(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "auto" if value is None else str(value)
+    return "unset" if value is None else str(value)

@@ -7,7 +7,7 @@ from torch import nn
 
 from carousel.data import Stream
 from carousel.runs import evaluate
-from carousel.runs.evaluate import accuracies, split_sizes
+from carousel.runs.evaluate import accuracies, accuracy_seen, examine, split_sizes
 
 
 class Knows(nn.Module):
@@ -63,3 +63,44 @@ def test_a_user_may_stop_between_experiences(stream):
     with pytest.raises(KeyboardInterrupt):
         accuracies(model, stream, torch.device("cpu"), between=stop)
     assert model.training
+
+
+class Halves(nn.Module):
+    """Sees only whether the brightest pixel is even or odd, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.BatchNorm1d(2).eval()
+        self.other = nn.Dropout()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.rand(3)
+        np.random.random()  # noqa: NPY002 - the global one is what must not change
+        odd = x.flatten(1).argmax(dim=1) % 2
+        return (torch.arange(6) % 2 == odd[:, None]).float() - 0.01 * torch.arange(6)
+
+
+def test_a_learner_that_is_told_the_experience_chooses_among_its_classes(stream):
+    answers = examine(Halves(), stream, torch.device("cpu"))
+    assert answers.task_il.tolist() == [1.0, 1.0, 1.0]
+    assert answers.class_il.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_accuracy_over_what_was_met_so_far(stream):
+    device, model = torch.device("cpu"), Knows({0, 1, 2})
+    found = [accuracy_seen(model, stream, device, count) for count in (1, 2, 3)]
+    assert found == pytest.approx([1.0, 0.75, 0.5])
+
+
+def test_testing_leaves_no_trace(stream):
+    model = Halves()
+    model.train()
+    model.frozen.eval()
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    examine(model, stream, torch.device("cpu"))
+    after = torch.rand(1), np.random.random()  # noqa: NPY002
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    assert after == (torch.rand(1), np.random.random())  # noqa: NPY002
+    assert (model.training, model.frozen.training, model.other.training) == (True, False, True)
