@@ -91,6 +91,7 @@ class CarMPlugin(SupervisedPlugin):
     Attributes:
         carousel: the memory; `Carousel.stats` says what it did.
         rules: how it is filled, replayed and judged.
+        swaps: whether replayed samples may leave for others: False with ``swap=False`` or ratio 0.
         memory_rows: where the replayed rows are in the current mini-batch, None if there are none.
         stream_rows: rows of the current mini-batch that come from the stream.
         parts: each replayed batch of the current mini-batch, and where its rows are.
@@ -149,7 +150,7 @@ class CarMPlugin(SupervisedPlugin):
             batch_size_mem=batch_size_mem,
         )
         self.rules = rules = settle(self._chosen)
-        self._observes = swap and parse_ratio(swap_ratio) > 0
+        self.swaps = swap and parse_ratio(swap_ratio) > 0
         self.fast_loader = check_fast_mode(fast_loader)
         self.seed = fresh_seed() if seed is None else seed
         self.transform = transform
@@ -312,7 +313,7 @@ class CarMPlugin(SupervisedPlugin):
         """Refuse labels that the model has no output for, before the loss does."""
         if not self._checked_output:
             self._checked_output = True
-            check_output(strategy.mb_output, self._top_label, judged=self._observes)
+            check_output(strategy.mb_output, self._top_label, judged=self.swaps)
 
     def before_backward(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Hand the logits of the replayed rows to the gate.
@@ -320,7 +321,7 @@ class CarMPlugin(SupervisedPlugin):
         Here, because the worker then reads during the backward pass, which needs no interpreter
         lock; at any other place the two would hand it to and fro.
         """
-        if not self._observes or self.skip_gate:
+        if not self.swaps or self.skip_gate:
             return
         for replay, rows in self.parts:
             if self.logits_to_judge is None:
@@ -334,7 +335,7 @@ class CarMPlugin(SupervisedPlugin):
         """Store the batch (``update="batch"``) and publish what the workers brought."""
         if self._update.after_step(self._rows):
             self._draws.memory_changed()
-        if self._observes:
+        if self.swaps:
             self.carousel.step()
 
     def after_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
