@@ -1,0 +1,98 @@
+"""Studies of `carousel compare` as benchmarks: run what is missing, read what was found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["STUDIES", "line", "parse_study_arguments", "points", "read_study_file", "run_study"]
+
+STUDIES = Path(__file__).parent / "studies"
+"""The settings of the studies, written before their first seed."""
+
+Results = dict[str, Any]
+
+
+def run_study(study: Mapping[str, Any], out: Path, name: str, jobs: int) -> Results:
+    """Train the runs of a study that have no result yet, and return its ``results.json``.
+
+    Studies may share a folder, and then share runs: what one found is kept as ``<name>.json``.
+
+    Args:
+        study: settings, as in a file for ``carousel compare --config``.
+        out: folder of the study.
+        name: of this study.
+        jobs: runs at a time.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    source = out.parent / f"{out.name}-{name}.yaml"
+    source.write_text(yaml.safe_dump(dict(study), sort_keys=False))
+    command = [sys.executable, "-m", "carousel", "compare", "--config", str(source)]
+    done = subprocess.run([*command, "--out", str(out), "--jobs", str(jobs)], check=False)
+    if done.returncode > 1:  # 1: a run failed, and the results say which
+        raise SystemExit(done.returncode)
+    text = (out / "results.json").read_text()
+    (out.parent / f"{out.name}-{name}.json").write_text(text)
+    results: Results = json.loads(text)
+    return results
+
+
+def read_study_file(name: str) -> dict[str, Any]:
+    """A study of the folder `STUDIES`."""
+    study: dict[str, Any] = yaml.safe_load((STUDIES / f"{name}.yaml").read_text())
+    return study
+
+
+def line(results: Results, strategy: str, **point: Any) -> Results | None:
+    """The line of a method at a setting of the sweep, None when no run of it is done."""
+    for found in results["lines"]:
+        if found["strategy"] == strategy and found["point"] == point:
+            line: Results = found
+            return line
+    return None
+
+
+def points(interval: Mapping[str, Any] | None, key: str = "mean") -> float:
+    """An accuracy of an interval in points of 100; NaN where there is none."""
+    value = None if interval is None else interval[key]
+    return float("nan") if value is None else 100 * float(value)
+
+
+def parse_study_arguments(description: str | None, out: str) -> argparse.Namespace:
+    """The command line of a study: ``--json``, ``--out``, ``--jobs``, ``--seeds``, ``--limit``."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--out", type=Path, default=Path(out), help="folder of the runs")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--seeds", type=_integers, help="comma-separated; those of the study")
+    parser.add_argument("--limit", type=int, help="samples of a class, for a quick look")
+    return parser.parse_args()
+
+
+def _integers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def with_choices(study: Mapping[str, Any], choices: argparse.Namespace) -> dict[str, Any]:
+    """The study with the seeds and the limit of the command line, if given."""
+    changed = dict(study)
+    if choices.seeds is not None:
+        changed["seeds"] = list(choices.seeds)
+    if choices.limit is not None:
+        changed["limit"] = choices.limit
+    return changed
+
+
+def only(study: Mapping[str, Any], names: Iterable[str], **own: Any) -> dict[str, Any]:
+    """The study of some of its methods, with further settings for each."""
+    methods = {name: {**(study["strategies"][name] or {}), **own} for name in names}
+    return {**study, "strategies": methods}
