@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from carousel.memory.counters import SwapCounters
     from carousel.memory.intake import SampleBatch
     from carousel.memory.replay import Replay
+    from carousel.memory.residency import Residency
     from carousel.memory.schema import Schema
     from carousel.memory.stats import CarouselStats
 
-__all__ = ["Carousel", "CarouselStats", "Replay", "SampleBatch", "Schema", "SwapCounters"]
+__all__ = [
+    "Carousel",
+    "CarouselStats",
+    "Replay",
+    "Residency",
+    "SampleBatch",
+    "Schema",
+    "SwapCounters",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -26,6 +35,7 @@ __getattr__, __dir__ = lazy_names(
         "counters": ("SwapCounters",),
         "intake": ("SampleBatch",),
         "replay": ("Replay",),
+        "residency": ("Residency",),
         "schema": ("Schema",),
         "stats": ("CarouselStats",),
     },

@@ -30,7 +30,21 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Curated:
-    """The part of a `Carousel` with which a method curates the memory by its own rule."""
+    """The part of a `Carousel` with which a method curates the memory by its own rule.
+
+    Example:
+        >>> import torch
+        >>> from carousel.memory import Carousel
+        >>> from carousel.storage import MemoryTier
+        >>> with Carousel(4, MemoryTier(), seed=0) as memory:
+        ...     x, y = torch.arange(6.0).reshape(6, 1), torch.zeros(6, dtype=torch.int64)
+        ...     ids = memory.save(None, y, x=x)
+        ...     came = memory.retain(ids[2:5], y[2:5], fetch=lambda rows: {"x": x[2:5][rows]})
+        ...     revised = memory.revise(ids[:1], x=torch.tensor([[9.0]]))
+        ...     fields, found = memory.read(ids)
+        ...     memory.residents().ids.tolist(), fields["x"].flatten().tolist()
+        ([2, 3, 4], [9.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    """
 
     _settings: Settings
     _tier: StorageTier

@@ -386,6 +386,19 @@ def test_whatever_is_retained_is_what_is_held(coded, rounds):
             assert len(set(after.ids.tolist())) == len(after)
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_greedy_balances_a_stream_while_swaps_go_on(make_memory, coded, sync):
+    memory = make_memory(sync=sync, admission="greedy", swap_ratio=1)
+    for _ in range(6):
+        ids = coded.save(memory, 30)
+        coded.admit(memory, ids)
+        memory.end_experience()
+        coded.train(memory, 4)
+        assert np.bincount(memory.residents().labels).tolist() == [4] * 5
+    memory.resize(10)
+    assert np.bincount(memory.residents().labels).tolist() == [2] * 5
+
+
 # -- resize ------------------------------------------------------------------------------------
 
 
