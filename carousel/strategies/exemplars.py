@@ -40,7 +40,8 @@ class ExemplarOptions:
             they keep what is in their best-ranked slots.
         means: ``"memory"``: class means are those of the exemplars. ``"stored"``: those of
             `stored_per_class` samples of the class that are drawn from storage.
-        stored_per_class: most samples of a class to draw from storage.
+        stored_per_class: most samples of a class to draw from storage. Without swapping none is:
+            the two rules above are then about what is in memory.
         mirror: exemplars count for a class mean with their mirror images as well.
 
     Raises:
@@ -75,6 +76,7 @@ class Exemplars(ByExperience):
         model: gives features and takes the means.
         to_input: from raw samples (n, *shape) to model input on the device, as in evaluation.
         options: see `ExemplarOptions`.
+        from_storage: whether samples may come back from storage.
         seed: of the draws from storage and of who gets the slots left over.
     """
 
@@ -85,12 +87,14 @@ class Exemplars(ByExperience):
         model: NearestMean,
         to_input: Callable[[Tensor], Tensor],
         options: ExemplarOptions,
+        from_storage: bool,
         seed: int,
     ) -> None:
         super().__init__(carousel)
         self._model = model
         self._to_input = to_input
         self._options = options
+        self._most = options.stored_per_class if from_storage else 0
         self._rng = generator(seed, "exemplars")
         self._ranks: Ints = np.empty(0, np.int64)
 
@@ -145,7 +149,7 @@ class Exemplars(ByExperience):
     def _drawn(self, label: int, but: Ints) -> Ints:
         """Ids of stored samples of a class, drawn without replacement."""
         stored = np.setdiff1d(self.carousel.tier.ids_of(label), but)
-        count = min(self._options.stored_per_class, len(stored))
+        count = min(self._most, len(stored))
         drawn: Ints = self._rng.choice(stored, count, replace=False, shuffle=False)
         return drawn
 
@@ -155,7 +159,8 @@ class Exemplars(ByExperience):
             x, there = self._raw(some)
             found.append(some[there])
             parts.append(self._model.features(self._to_input(x[torch.from_numpy(there)])).cpu())
-        return np.concatenate(found)[herd(torch.cat(parts), count).numpy()]
+        chosen: Ints = np.concatenate(found)[herd(torch.cat(parts), count).numpy()]
+        return chosen
 
     def _raw(self, ids: Ints) -> tuple[Tensor, npt.NDArray[np.bool_]]:
         """Raw samples (n, *shape) of any ids, and which of them there are."""

@@ -42,7 +42,7 @@ def herd(features: Tensor, count: int) -> Tensor:
 
     Example:
         >>> herd(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), 2).tolist()
-        [1, 2]
+        [1, 0]
     """
     rows = normalize(features.detach().cpu().double(), dim=1)
     mean = normalize(rows.mean(0), dim=0)

@@ -108,7 +108,8 @@ class ICaRL(LeanTemplate):
         exemplars: ``"rerank"`` or ``"keep"``, at the end of an experience; see `ExemplarOptions`,
             as for the next three.
         means: class means of the exemplars in ``"memory"``, or of ``"stored"`` samples.
-        stored_per_class: most samples of a class to draw from storage for these two.
+        stored_per_class: most samples of a class to draw from storage for these two; without
+            swapping none is drawn.
         mirror: class means count mirror images as well: True only where a mirrored sample is
             still one of its class (photos, not digits or letters).
         features: where features are, if not there; see `FeatureSpec`.
@@ -167,6 +168,7 @@ class ICaRL(LeanTemplate):
                     model=wrapped,
                     to_input=self._eval_input,
                     options=options,
+                    from_storage=memory.swaps,
                     seed=memory.seed,
                 ),
                 replay="mixed",

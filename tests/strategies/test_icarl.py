@@ -191,6 +191,23 @@ def test_rerank_herds_old_classes_over_memory_and_storage(helpers):
         assert set(here.ids[here.labels == label]) == set(expected)
 
 
+@pytest.mark.parametrize("means", ["memory", "stored"])
+def test_without_swapping_nothing_comes_back_from_storage(helpers, means):
+    stream = helpers.new_family(helpers.ToFloat()).train_stream
+    with CarMPlugin(20, MemoryTier(), sync=True, seed=0, swap=False) as memory:
+        looks = Looks()
+        strategy = build(memory, plugins=[looks], means=means, epochs=1)
+        for experience in stream[:3]:
+            strategy.train(experience, eval_streams=[])
+            here = memory.carousel.residents()
+            old = here.ids[here.ids < memory.first_id]
+            assert set(old) <= set(looks.before.ids)
+        for label in np.unique(here.labels):
+            held = memory.carousel.peek(here.slots[here.labels == label])["x"]
+            mean = nn.functional.normalize(features(strategy, held).mean(0), dim=0)
+            assert torch.allclose(strategy.model.means[label], mean, atol=1e-5)
+
+
 def test_keep_takes_what_was_swapped_into_the_best_slots(helpers):
     stream = helpers.new_family(helpers.ToFloat()).train_stream
     with CarMPlugin(20, MemoryTier(), sync=True, seed=0, swap_ratio=1.0, gate="all") as memory:
