@@ -192,7 +192,7 @@ def _label(line: Line) -> str:
 
 
 def _method_curves(axes: Axes, lines: Sequence[Line]) -> None:
-    shades = colormaps["viridis"](np.linspace(0.15, 0.85, max(len(lines), 1)))
+    shades = colormaps["viridis"](np.linspace(0.15, 0.85, len(lines)))
     plain: dict[tuple[str, ...], Line] = {}
     for line in lines:
         plain.setdefault(tuple(run.name for run in line.plain), line)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from carousel.runs.interrupt import StopRequest, stop_on_signals
 from carousel.runs.precheck import check_settings
 from carousel.runs.study.folder import StudyFolder
 from carousel.runs.study.grid import Cell, make_grid
-from carousel.runs.study.pool import LocalPool, Pool, RayPool, usable_processors
+from carousel.runs.study.pool import LocalPool, Pool, RayPool, check_ray, usable_processors
 from carousel.runs.study.settings import Study, dump_study
 from carousel.runs.study.view import StudyView
 from carousel.runs.study.watch import Follower
@@ -79,6 +79,8 @@ def plan_compare(
     """
     if jobs is not None and jobs < 1:
         raise BadInputError(f"jobs is {jobs}", fix="give 1 or more")
+    if ray is not None:
+        check_ray()
     folder = StudyFolder(out)
     folder.check_free()
     cells = make_grid(study)
@@ -106,7 +108,9 @@ def compare(plan: Plan, view: StudyView) -> StudyResults:
     """
     with stop_on_signals() as stop:
         missing = plan.missing
-        _rehearse(plan, missing)
+        if missing:
+            view.note("checking the settings of all methods ...")
+            _rehearse(plan, missing)
         pool = _open_pool(plan, len(missing)) if missing else None
         plan.folder.create(dump_study(plan.study))
         if missing:
@@ -204,18 +208,14 @@ def _rehearse(plan: Plan, missing: Sequence[Cell]) -> None:
             gather_ingredients(config, plan.folder.run(cell).storage, discard=True)
 
 
-class _named:  # noqa: N801 - reads as a sentence where it is used
-    """Let an error say which run it is about."""
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, BadInputError):
-            error.problem = f"{self._cell.strategy}: {error.problem}"
+@contextmanager
+def _named(cell: Cell) -> Iterator[None]:
+    """Let an error say which method it is about."""
+    try:
+        yield
+    except BadInputError as error:
+        error.problem = f"{cell.strategy}: {error.problem}"
+        raise
 
 
 def _discard_storage(plan: Plan, cell: Cell) -> None:

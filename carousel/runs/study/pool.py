@@ -6,6 +6,7 @@ Both call `run_job`; folders must be the same on all machines of a cluster.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Collection, Hashable
@@ -16,9 +17,12 @@ from typing import Any, Protocol
 from carousel.errors import BadInputError
 from carousel.runs.study.worker import Job, Verdict, run_job
 
-__all__ = ["LocalPool", "Pool", "RayPool", "usable_processors"]
+__all__ = ["LocalPool", "Pool", "RayPool", "check_ray", "usable_processors"]
 
 _PATIENCE = 130.0
+"""Seconds for runs of a cluster to stop: a little more than each gives its process."""
+
+_LONGEST_KNOCK = 5.0
 
 
 class Pool(Protocol):
@@ -145,11 +149,20 @@ def usable_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _connect(address: str, jobs: int | None) -> Any:
+def check_ray() -> None:
+    """Refuse a cluster when the package is missing.
+
+    Raises:
+        BadInputError: names the command that installs it.
+    """
     if find_spec("ray") is None:
         raise BadInputError(
             "--ray is given and Ray is not installed", fix='pip install "carousel-memory[ray]"'
         )
+
+
+def _connect(address: str, jobs: int | None) -> Any:
+    check_ray()
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -164,11 +177,19 @@ def _connect(address: str, jobs: int | None) -> Any:
                 **quiet,
             )
         else:
+            _knock(address)
             ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadInputError(
             f"there is no Ray cluster at {address} ({reason})",
             fix="start one with `ray start --head`, or give --ray local",
         ) from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """See whether somebody listens: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _LONGEST_KNOCK).close()
