@@ -10,6 +10,7 @@ import carousel
 from carousel.cli.benchmarks import benchmarks
 from carousel.cli.compact import compact
 from carousel.cli.compare import compare
+from carousel.cli.configs import configs
 from carousel.cli.doctor import doctor
 from carousel.cli.evaluate import evaluate
 from carousel.cli.failures import CarouselGroup
@@ -18,6 +19,7 @@ from carousel.cli.help import PlainCommand
 from carousel.cli.inspect import inspect
 from carousel.cli.plan import plan
 from carousel.cli.report import report
+from carousel.cli.strategies import strategies
 from carousel.cli.train import train
 from carousel.cli.transfer import export_samples, import_samples
 from carousel.cli.verify import verify
@@ -64,6 +66,9 @@ for name, command, heading in (
     ("forget", forget, STORE),
     ("plan", plan, KNOW),
     ("benchmarks", benchmarks, KNOW),
+    ("strategies", strategies, KNOW),
     ("doctor", doctor, KNOW),
 ):
     app.command(name, cls=PlainCommand, rich_help_panel=heading)(command)
+
+app.add_typer(configs, name="configs", rich_help_panel=LEARN)

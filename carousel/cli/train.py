@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from carousel.runs.config import parse_assignments, read_config_file
 from carousel.runs.launch import Launch, plan_launch
 from carousel.runs.precheck import check_settings
 from carousel.runs.progress import RunProgress, make_progress
+from carousel.runs.shipped import config_path
 
 __all__ = ["train"]
 
@@ -71,7 +71,8 @@ _PANELS = {
 def train(
     *,
     config: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="YAML file of settings.")
+        str | None,
+        typer.Option(metavar="FILE", help="YAML file, or a name that `carousel configs ls` lists."),
     ] = None,
     assign: Annotated[
         list[str] | None,
@@ -99,7 +100,7 @@ def train(
     """
     given = {name: value for name, value in settings.items() if value not in (None, [])}
     launch = plan_launch(
-        file=read_config_file(config) if config else None,
+        file=read_config_file(config_path(config)) if config else None,
         command_line=given | parse_assignments(assign or []),
         resume=resume,
         fresh=fresh,
