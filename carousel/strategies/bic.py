@@ -6,6 +6,7 @@ After Wu et al., "Large Scale Incremental Learning", CVPR 2019.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from carousel.strategies.held_out import HeldOut, parse_share, samples_a_class
 from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.place import place_of
 from carousel.strategies.plugin import CarMPlugin
-from carousel.strategies.raw import RawSource, raw_source
+from carousel.strategies.raw import RawSource, evaluation_transforms
 from carousel.strategies.rules import Rules
 from carousel.strategies.teacher import Teacher
 
@@ -242,8 +243,9 @@ class BiC(LeanTemplate):
 
     def _transform_of_evaluation(self) -> BatchTransform | None:
         """Without augmentation, where the experience knows how."""
-        plain = raw_source(self.experience.dataset.eval())
-        source = plain if plain.transforms else self.memory.source
+        source = self.memory.source
+        if plain := evaluation_transforms(self.experience.dataset):
+            source = replace(source, transforms=plain)
         return batch_transform(source, self.memory.transform)
 
     def _factors(self) -> Factors:

@@ -50,8 +50,8 @@ def samples_a_class(slots: int, classes: int, share: Fraction) -> int:
     """
     if slots < _LEAST_SLOTS * classes:
         raise BadInputError(
-            f"the memory has {slots} slots for {classes} classes, and BiC needs two a class: one "
-            "to train on and one to validate on",
+            f"the memory has {slots} slots for {classes} classes, and BiC needs two a class, "
+            "one to train on and one to validate on",
             fix=f"give memory_size {_LEAST_SLOTS * classes} or more",
         )
     return max(1, int(slots * share) // classes)

@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 from carousel.errors import BadInputError
 from carousel.strategies.tree import Place, Step, Transform, find_places
 
-__all__ = ["Kind", "RawSource", "raw_source"]
+__all__ = ["Kind", "RawSource", "evaluation_transforms", "raw_source"]
 
 Kind: TypeAlias = Literal["tensor", "array", "image"]
 """What an item's x is in the data set: a tensor, a numpy array, or a PIL image."""
@@ -145,6 +145,17 @@ def raw_source(dataset: Any) -> RawSource:
         _owner=owner,
         _inside=inside,
     )
+
+
+def evaluation_transforms(dataset: Any) -> tuple[Transform, ...]:
+    """What a data set does to a single raw sample in evaluation, in order: no augmentation.
+
+    Empty where it has transforms for training only; see `RawSource.transforms` for these.
+
+    Raises:
+        BadInputError: a transform works on image and target together.
+    """
+    return _cut(find_places(dataset, "eval")[0].steps)[1]
 
 
 @dataclass(frozen=True)

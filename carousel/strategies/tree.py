@@ -47,65 +47,68 @@ class Place:
     steps: tuple[Step, ...]
 
 
-def find_places(dataset: Any) -> list[Place]:
+def find_places(dataset: Any, group: str = "train") -> list[Place]:
     """The leaves under a data set, each once for each way through transforms to it.
+
+    Args:
+        dataset: of Avalanche, or any of torch.
+        group: of transforms, ``"train"`` or ``"eval"``.
 
     Raises:
         BadInputError: a transform works on image and target together.
     """
-    places: list[Place] = []
+    walk = _Walk(group)
     rows = np.arange(len(dataset))
-    _walk(dataset, rows, rows, (), places)
-    return _merge(places)
+    walk.down(dataset, rows, rows, ())
+    return _merge(walk.places)
 
 
-def _walk(
-    data: Any, inside: Ints, outside: Ints, above: tuple[Step, ...], places: list[Place]
-) -> None:
-    """Go down from `data`, whose rows `inside` are the rows `outside` of the whole."""
-    if isinstance(data, AvalancheDataset):
-        _walk(data._flat_data, inside, outside, above, places)
-    elif isinstance(data, FlatData):
-        if data._indices is not None:
-            inside = _as_ints(data._indices)[inside]
-        _descend(data._datasets, inside, outside, (*_steps_of(data), *above), places)
-    elif type(data) is Subset:
-        _walk(data.dataset, _as_ints(data.indices)[inside], outside, above, places)
-    elif type(data) is ConcatDataset:
-        _descend(data.datasets, inside, outside, above, places)
-    else:
-        places.append(Place(data, inside, outside, above))
+class _Walk:
+    """The way through a tree, with one group of its transforms."""
 
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.places: list[Place] = []
 
-def _descend(
-    children: Sequence[Any],
-    inside: Ints,
-    outside: Ints,
-    steps: tuple[Step, ...],
-    places: list[Place],
-) -> None:
-    ends = np.cumsum([len(child) for child in children])
-    owner = np.searchsorted(ends, inside, side="right")
-    for number, child in enumerate(children):
-        here = owner == number
-        if here.any():
-            start = ends[number] - len(child)
-            _walk(child, inside[here] - start, outside[here], steps, places)
+    def down(self, data: Any, inside: Ints, outside: Ints, above: tuple[Step, ...]) -> None:
+        """Go down from `data`, whose rows `inside` are the rows `outside` of the whole."""
+        if isinstance(data, AvalancheDataset):
+            self.down(data._flat_data, inside, outside, above)
+        elif isinstance(data, FlatData):
+            if data._indices is not None:
+                inside = _as_ints(data._indices)[inside]
+            steps = (*_steps_of(data, self._group), *above)
+            self._into_each(data._datasets, inside, outside, steps)
+        elif type(data) is Subset:
+            self.down(data.dataset, _as_ints(data.indices)[inside], outside, above)
+        elif type(data) is ConcatDataset:
+            self._into_each(data.datasets, inside, outside, above)
+        else:
+            self.places.append(Place(data, inside, outside, above))
+
+    def _into_each(
+        self, children: Sequence[Any], inside: Ints, outside: Ints, steps: tuple[Step, ...]
+    ) -> None:
+        ends = np.cumsum([len(child) for child in children])
+        owner = np.searchsorted(ends, inside, side="right")
+        for number, child in enumerate(children):
+            here = owner == number
+            if here.any():
+                start = ends[number] - len(child)
+                self.down(child, inside[here] - start, outside[here], steps)
 
 
 def _as_ints(indices: Sequence[int]) -> Ints:
     return np.fromiter(indices, np.int64, len(indices))
 
 
-def _steps_of(node: FlatData) -> list[Step]:
-    """The training transforms of one node, in the order in which Avalanche applies them."""
+def _steps_of(node: FlatData, group: str) -> list[Step]:
+    """The transforms of one node, in the order in which Avalanche applies them."""
     if not isinstance(node, _FlatDataWithTransform):
         return []
-    groups = ((node._frozen_transform_groups, True), (node._transform_groups, False))
+    kinds = ((node._frozen_transform_groups, True), (node._transform_groups, False))
     return [
-        step
-        for group, frozen in groups
-        for step in _steps_in(group.transform_groups["train"], frozen)
+        step for kind, frozen in kinds for step in _steps_in(kind.transform_groups[group], frozen)
     ]
 
 

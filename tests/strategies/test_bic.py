@@ -180,6 +180,41 @@ def test_the_correction_is_learned_on_the_held_out_samples(helpers, stream):
     assert line.beta == pytest.approx(strategy.model.beta.item(), abs=1e-5)
 
 
+class Augments:
+    """A transform of training only."""
+
+    batched = True
+
+    def __call__(self, x):
+        return -x.float()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_held_out_samples_are_seen_as_in_evaluation(helpers, digits, plain):
+    """Without augmentation; where the stream has no transform for evaluation, as in training."""
+    x, y = digits
+    groups = {"train": (Augments(), None), "eval": (helpers.ToFloat() if plain else None, None)}
+    parts = [
+        as_classification_dataset(helpers.tensor_set(x[rows], y[rows]), transform_groups=groups)
+        for rows in (y < 2, (y > 1) & (y < 4))
+    ]
+    strategy = build(helpers)
+    seen = []
+    held_out_logits = strategy._held_out_logits
+
+    def spy():
+        handle = strategy.model.register_forward_pre_hook(lambda _, x: seen.append(x[0]))
+        logits = held_out_logits()
+        handle.remove()
+        return logits
+
+    strategy._held_out_logits = spy
+    learn(strategy, benchmark_from_datasets(train=parts).train_stream)
+    strategy.memory.close()
+    raw = strategy.held_out.x.float()
+    assert torch.equal(torch.cat(seen), raw / 255 if plain else -raw)
+
+
 def test_it_repairs_the_bias_towards_new_classes(helpers, digits):
     stream = helpers.new_family(helpers.ToFloat()).train_stream
     strategy = learn(build(helpers, train_epochs=8), stream)
@@ -226,7 +261,8 @@ def test_held_out_samples_are_nowhere_else(helpers, seed):
     _, stream = random_stream(helpers, seed)
     steps, tier = Steps(), MemoryTier()
     fast = "auto" if seed % 2 else False
-    strategy = build(helpers, [steps], tier=tier, swap_ratio=1.0, fast_loader=fast)
+    options = {"swap_ratio": 1.0, "fast_loader": fast, "sync": seed % 3 > 0}
+    strategy = build(helpers, [steps], tier=tier, **options)
     carousel, ever_held = strategy.memory.carousel, set()
     for experience in stream:
         strategy.train(experience, eval_streams=[])
