@@ -97,6 +97,7 @@ def test_help_version_and_lists_import_nothing_heavy():
         ["train", "--help"],
         ["--version"],
         ["benchmarks"],
+        ["strategies"],
         ["train", "--swap-ratio", "7"],
         ["train", "--strategy", "err"],
         ["train", "--gate", "ballanced"],
