@@ -65,7 +65,10 @@ def accuracy_matrix(run: RunRecord) -> Figure:
 
 
 def accuracy_curve(run: RunRecord) -> Figure:
-    """Accuracy on each experience and the mean over those seen, after each experience."""
+    """Accuracy on each experience and the mean over those seen, after each experience.
+
+    Also, where they were measured, the mean when the experience is told, and the tests between.
+    """
     figure, axes = canvas("Accuracy over experiences", (7.2, 4.2))
     done = run.done
     steps = np.arange(1, done + 1)
@@ -80,11 +83,19 @@ def accuracy_curve(run: RunRecord) -> Figure:
             marker=".",
             label=label,
         )
+    if run.task_il is not None:
+        told = [run.task_il[i, : i + 1].mean() for i in range(done)]
+        axes.plot(steps, told, color=ORANGE, linestyle=(0, (4, 3)), label="told the experience")
+    where, anytime = _tests_between(run)
+    if where:
+        axes.plot(where, anytime, color=GREEN, linewidth=1.2, label="at any time")
     seen = [run.matrix[i, : i + 1].mean() for i in range(done)]
     axes.plot(steps, seen, color=BLUE, linewidth=2.4, marker="o", label="mean of those seen")
     axes.set_ylim(-0.02, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     _count_axis(axes, "experiences trained on", len(run.matrix))
+    if where:
+        axes.set_xlim(left=0)
     axes.legend(frameon=False, loc="lower left")
     return figure
 
@@ -192,6 +203,14 @@ def save_plots(run: RunRecord, folder: Path) -> dict[str, Path]:
         draw(run).savefig(path, dpi=DPI)
         written[name] = path
     return written
+
+
+def _tests_between(run: RunRecord) -> tuple[list[float], list[float]]:
+    """Where tests lie, 1 being the end of the first experience, and the accuracy of each."""
+    ends = [0] + [int(s["iteration"]) for s in run.samples if s.get("event") == "experience"]
+    tests = [s for s in run.samples if s.get("event") == "anytime" and s["iteration"] <= ends[-1]]
+    where = np.interp([s["iteration"] for s in tests], ends, np.arange(len(ends)))
+    return where.tolist(), [float(s["accuracy_seen"]) for s in tests]
 
 
 def _pair(title: str, size: tuple[float, float]) -> tuple[Figure, tuple[Axes, Axes]]:

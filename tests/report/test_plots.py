@@ -34,6 +34,20 @@ def test_the_lines_show_the_matrix(finished_run):
     assert list(axes.lines[0].get_ydata()) == pytest.approx([0.9, 0.6, 0.7])
 
 
+def test_the_lines_show_what_else_was_measured(finished_run):
+    finished_run.task_il = np.full((3, 3), 0.9)
+    ends = {"event": "experience", "times": {}}
+    tests = [(5, 0.2), (10, 0.6), (15, 0.4), (40, 0.9)]
+    finished_run.samples = [
+        *({**ends, "experience": i, "iteration": 10 * (i + 1)} for i in range(2)),
+        *({"event": "anytime", "iteration": i, "accuracy_seen": a} for i, a in tests),
+    ]
+    lines = {line.get_label(): line for line in accuracy_curve(finished_run).axes[0].lines}
+    assert list(lines["told the experience"].get_ydata()) == pytest.approx([0.9] * 3)
+    assert list(lines["at any time"].get_xdata()) == pytest.approx([0.5, 1.0, 1.5])
+    assert list(lines["at any time"].get_ydata()) == pytest.approx([0.2, 0.6, 0.4])
+
+
 def test_the_bars_are_the_forgetting(finished_run):
     bars = forgetting_bars(finished_run).axes[0].patches
     assert [bar.get_height() for bar in bars] == pytest.approx([0.2, 0.3])
