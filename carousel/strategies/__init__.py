@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from carousel.strategies.lean import LeanTemplate
     from carousel.strategies.loader import StreamLoader
     from carousel.strategies.loss import SeenClassesBCE
+    from carousel.strategies.milestones import StepSchedule
     from carousel.strategies.plugin import CarMPlugin
     from carousel.strategies.rainbow import RainbowMemory
     from carousel.strategies.tiny_er import TinyER
@@ -49,6 +50,7 @@ __all__ = [
     "RainbowMemory",
     "RunCheckpoint",
     "SeenClassesBCE",
+    "StepSchedule",
     "StrategyInfo",
     "StreamLoader",
     "TinyER",
@@ -72,6 +74,7 @@ __getattr__, __dir__ = lazy_names(
         "lean": ("LeanTemplate",),
         "loader": ("StreamLoader",),
         "loss": ("SeenClassesBCE",),
+        "milestones": ("StepSchedule",),
         "plugin": ("CarMPlugin",),
         "rainbow": ("RainbowMemory",),
         "tiny_er": ("TinyER",),
