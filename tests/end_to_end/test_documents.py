@@ -26,7 +26,9 @@ def commands(document: str) -> list[list[str]]:
     return [line[1:] for line in words if line[:1] == ["carousel"]]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/cli.md", "docs/configs.md", "docs/metrics.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/cli.md", "docs/configs.md", "docs/metrics.md"]
+)
 def test_commands_of_a_document_run_in_order(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = commands(document)
