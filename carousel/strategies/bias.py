@@ -147,7 +147,7 @@ class BiasFit:
         >>> fit = BiasFit(batch_size=2)
         >>> rng = np.random.default_rng(0)
         >>> line = fit(logits, torch.tensor([0, 1]), torch.tensor([1]), epochs=50, rng=rng)
-        >>> line.beta < 0
+        >>> line.alpha < 1
         True
     """
 
