@@ -22,7 +22,7 @@ import torch
 from carousel.data import load_stream, to_benchmark
 from carousel.models import make_model
 from carousel.report.metrics import final_accuracy, forgetting
-from carousel.runs.evaluate import accuracies, test_counts
+from carousel.runs.evaluate import accuracies, split_sizes
 from carousel.strategies import ER, CarMPlugin
 
 __all__ = ["Setting"]
@@ -97,7 +97,7 @@ def run(setting: Setting) -> dict[str, Any]:
             strategy.train(experience)
             matrix.append(accuracies(model, stream, torch.device("cpu")))
         stats = memory.carousel.stats()
-    table, counts = np.array(matrix), test_counts(stream.test)
+    table, counts = np.array(matrix), split_sizes(stream.test)
     return {
         "setting": asdict(setting),
         "final_accuracy": float(final_accuracy(table, counts)),

@@ -11,7 +11,7 @@ from avalanche.benchmarks import CLExperience
 
 from carousel.strategies.raw import raw_source
 
-__all__ = ["StreamFacts", "facts_of"]
+__all__ = ["StreamFacts", "facts_of", "whole_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def facts_of(experience: Any, slots: int | None = None) -> StreamFacts:
     """
     source = raw_source(experience.dataset)
     sample = source.rows(torch.tensor([0]))
-    whole = _whole(experience)
+    whole = whole_of(experience)
     stream = getattr(whole, "origin_stream", None)
     # a stream that makes its experiences one by one is not run through for this
     known = stream if isinstance(stream, Sequence) else [whole]
@@ -67,8 +67,8 @@ def facts_of(experience: Any, slots: int | None = None) -> StreamFacts:
     )
 
 
-def _whole(experience: Any) -> Any:
-    """The experience that an online one is a piece of."""
+def whole_of(experience: Any) -> Any:
+    """The experience that an online one is a piece of; any other is whole itself."""
     return getattr(_unmasked(experience), "origin_experience", None) or experience
 
 

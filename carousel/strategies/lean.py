@@ -17,7 +17,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from carousel.strategies.divergence import LossWatch
-from carousel.strategies.facts import StreamFacts, facts_of
+from carousel.strategies.facts import StreamFacts, facts_of, whole_of
 from carousel.strategies.loader import StreamLoader
 
 __all__ = ["LeanTemplate"]
@@ -50,6 +50,7 @@ class LeanTemplate(SupervisedTemplate):
     """
 
     _watch: LossWatch | None = None
+    _checked: Any = None
 
     def check_stream(self, facts: StreamFacts) -> None:
         """Refuse a stream that the strategy cannot serve; by default it takes any.
@@ -75,11 +76,17 @@ class LeanTemplate(SupervisedTemplate):
             self._watch.check()
 
     def _before_training_exp(self, **kwargs: Any) -> None:
-        if type(self).check_stream is not LeanTemplate.check_stream:
-            memory = getattr(self, "memory", None)
-            slots = None if memory is None else getattr(memory.carousel, "slots", None)
-            self.check_stream(facts_of(self.experience, slots))
+        self._check_experience()
         super()._before_training_exp(**kwargs)
+
+    def _check_experience(self) -> None:
+        """Once for all pieces of an online experience: there may be thousands."""
+        whole = whole_of(self.experience)
+        if type(self).check_stream is LeanTemplate.check_stream or whole is self._checked:
+            return
+        memory = getattr(self, "memory", None)
+        self.check_stream(facts_of(self.experience, memory and memory.carousel.slots))
+        self._checked = whole
 
     def training_epoch(self, **kwargs: Any) -> None:  # noqa: PLR0912 - one loop an event
         """One pass over the loader; see `SGDUpdate.training_epoch` of Avalanche."""

@@ -8,7 +8,6 @@ from avalanche.benchmarks import split_online_stream
 
 from carousel.data import load_stream, to_benchmark
 from carousel.errors import BadInputError
-from carousel.memory.carousel import Carousel
 from carousel.storage import MemoryTier
 from carousel.strategies import CarMPlugin, LeanTemplate
 from carousel.strategies.facts import StreamFacts, facts_of
@@ -55,8 +54,6 @@ def test_a_strategy_refuses_before_anything_is_stored(stream, helpers, slots):
             evaluator=None,
         )
         strategy.memory = memory
-        if not isinstance(getattr(Carousel, "slots", None), property):
-            pytest.skip("the memory does not tell its slots")
         if slots == 20:
             strategy.train(stream[0])
             assert strategy.seen.input_shape == (1, 8, 8)
@@ -65,3 +62,23 @@ def test_a_strategy_refuses_before_anything_is_stored(stream, helpers, slots):
             strategy.train(stream[0])
         assert len(memory.carousel.tier.entries()) == 0
         assert memory.carousel.tier.high_water == 0
+
+
+def test_pieces_of_an_experience_are_checked_once(stream, helpers):
+    class Counts(Picky):
+        checks = 0
+
+        def check_stream(self, facts):
+            self.checks += 1
+
+    model = helpers.model()
+    strategy = Counts(
+        model=model,
+        optimizer=helpers.sgd(model),
+        criterion=torch.nn.CrossEntropyLoss(),
+        evaluator=None,
+    )
+    for experience in stream[:2]:
+        for piece in split_online_stream([experience], 50):
+            strategy.train(piece)
+    assert strategy.checks == 2
