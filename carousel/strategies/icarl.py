@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 from torch.optim import Optimizer
 
 from carousel.errors import BadInputError
-from carousel.strategies.batch import BatchTransform, batch_transform
+from carousel.strategies.batch import BatchTransform, evaluation_transform
 from carousel.strategies.distill import DistillWeight, parse_distill_weight, weights
 from carousel.strategies.exemplars import ExemplarOptions, Exemplars, MeansRule, TaskEndRule
 from carousel.strategies.facts import StreamFacts
@@ -23,7 +23,6 @@ from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.loss import SeenClassesBCE
 from carousel.strategies.nearest_mean import FeatureSpec, NearestMean
 from carousel.strategies.plugin import CarMPlugin
-from carousel.strategies.raw import raw_source
 from carousel.strategies.rules import Rules
 from carousel.strategies.teacher import Teacher
 
@@ -176,6 +175,11 @@ class ICaRL(LeanTemplate):
             ),
             method="iCaRL",
         )
+        if memory.rules.replay == "memory":
+            raise BadInputError(
+                'replay is "memory", and iCaRL learns new classes from the stream',
+                fix='use replay="mixed" or "concat"',
+            )
         super().__init__(
             model=wrapped,
             optimizer=optimizer,
@@ -214,8 +218,9 @@ class ICaRL(LeanTemplate):
     def check_model_and_optimizer(self, *args: Any, **kwargs: Any) -> None:
         """Let the model grow, and find its features before anything is stored."""
         super().check_model_and_optimizer(*args, **kwargs)
-        source = raw_source(self.experience.dataset.eval())
-        self._eval_transform = batch_transform(source, self._eval_given)
+        self._eval_transform = evaluation_transform(
+            self.experience.dataset, self.memory.source, self._eval_given
+        )
         self.model.features(self._eval_input(self.memory.source.rows(torch.tensor([0]))))
 
     def criterion(self) -> Tensor:

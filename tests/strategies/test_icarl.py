@@ -404,6 +404,34 @@ def test_a_resumed_run_is_the_run(helpers, tmp_path, options):
     assert torch.equal(whole.teacher(x), again.teacher(x))
 
 
+def test_means_are_there_before_a_resumed_experience_ends(helpers, tmp_path, digits):
+    """What was predicted at the last checkpoint is predicted by the process that goes on."""
+    stream = helpers.new_family(helpers.ToFloat()).train_stream[:2]
+    x = digits[0].float() / 255
+    assert run(tmp_path, stream[:1]) is not None
+    assert run(tmp_path, stream, kill=11, every=1) is None
+    seen = []
+
+    class Predicts(SupervisedPlugin):
+        def before_training_iteration(self, strategy, **kwargs):
+            if not seen:
+                seen.append(strategy.model.eval()(x))
+                strategy.model.train()
+
+    with CarMPlugin(30, tmp_path / "db", sync=True, seed=0) as memory:
+        checkpoint = RunCheckpoint(tmp_path / "checkpoints")
+        strategy = build(memory, plugins=[Predicts(), checkpoint], epochs=2)
+        position = checkpoint.restore(strategy, stream)
+        assert position.within
+        restored = strategy.model.eval()(x)
+        strategy.train(stream[1], eval_streams=[])
+    assert torch.equal(seen[0], restored)
+    learned = torch.tensor(sorted(stream[0].classes_in_this_experience))
+    assert torch.isin(restored.argmax(1), learned).all()
+    mine = torch.isin(digits[1], learned)
+    assert (restored.argmax(1) == digits[1])[mine].float().mean() > 0.9
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -424,8 +452,8 @@ def test_bad_streams_and_memories(stream):
         with pytest.raises(BadInputError, match="9 slots and the stream 10 classes"):
             build(memory).train(stream[0], eval_streams=[])
         assert len(memory.carousel.tier.entries()) == 0
-    for rule in ({"update": "batch"}, {"admission": "ring"}):
-        refused = pytest.raises(BadInputError, match="iCaRL cannot work")
+    for rule in ({"update": "batch"}, {"admission": "ring"}, {"replay": "memory"}):
+        refused = pytest.raises(BadInputError, match=r"iCaRL (cannot work|learns)")
         with CarMPlugin(20, MemoryTier(), **rule) as memory, refused:
             build(memory)
 
