@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -13,10 +13,11 @@ from PIL.Image import fromarray
 from torch import Tensor
 
 from carousel.errors import BadInputError, SchemaMismatchError
-from carousel.strategies.raw import Kind, RawSource, as_tensor
+from carousel.strategies.raw import Kind, RawSource, as_tensor, evaluation_transforms
 from carousel.strategies.tree import Transform
 
 __all__ = ["BatchTransform", "PerSample", "append_labels", "append_samples", "batch_transform"]
+__all__ += ["evaluation_transform"]
 
 BatchTransform: TypeAlias = Callable[[Tensor], Tensor]
 """From raw samples (n, *shape) to model input (n, *shape)."""
@@ -40,6 +41,21 @@ def batch_transform(source: RawSource, given: BatchTransform | None) -> BatchTra
     if all(getattr(transform, "batched", False) for transform in source.transforms):
         return _Chain(source.transforms)
     return PerSample(source.transforms, source.kind)
+
+
+def evaluation_transform(
+    dataset: Any, source: RawSource, given: BatchTransform | None
+) -> BatchTransform | None:
+    """How raw samples become model input in evaluation, without augmentation.
+
+    Args:
+        dataset: of the experience; one with transforms for training only is seen through these.
+        source: its raw samples.
+        given: see `batch_transform`.
+    """
+    if plain := evaluation_transforms(dataset):
+        source = replace(source, transforms=plain)
+    return batch_transform(source, given)
 
 
 def append_samples(mbatch: list[Tensor], x: Tensor) -> None:

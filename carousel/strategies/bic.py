@@ -6,7 +6,6 @@ After Wu et al., "Large Scale Incremental Learning", CVPR 2019.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.optim import Optimizer
 
 from carousel.errors import BadInputError
 from carousel.memory.seeds import generator
-from carousel.strategies.batch import BatchTransform, batch_transform
+from carousel.strategies.batch import evaluation_transform
 from carousel.strategies.bias import BiasCorrected, BiasFit, BiasOptimizer
 from carousel.strategies.distill import DistillWeight, Factors, parse_distill_weight, weights
 from carousel.strategies.facts import StreamFacts
@@ -26,7 +25,7 @@ from carousel.strategies.held_out import HeldOut, parse_share, samples_a_class
 from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.place import place_of
 from carousel.strategies.plugin import CarMPlugin
-from carousel.strategies.raw import RawSource, evaluation_transforms
+from carousel.strategies.raw import RawSource
 from carousel.strategies.rules import Rules
 from carousel.strategies.teacher import Teacher
 
@@ -231,7 +230,9 @@ class BiC(LeanTemplate):
     def _held_out_logits(self) -> Tensor:
         """(n, C) of the frozen network: it gives the same in every pass, so one is enough."""
         assert self.held_out.x is not None
-        transform = self._transform_of_evaluation()
+        transform = evaluation_transform(
+            self.experience.dataset, self.memory.source, self.memory.transform
+        )
         was_training = self.model.training
         self.model.eval()
         logits = []
@@ -240,13 +241,6 @@ class BiC(LeanTemplate):
             logits.append(self.model(x if transform is None else transform(x)))
         self.model.train(was_training)
         return torch.cat(logits)
-
-    def _transform_of_evaluation(self) -> BatchTransform | None:
-        """Without augmentation, where the experience knows how."""
-        source = self.memory.source
-        if plain := evaluation_transforms(self.experience.dataset):
-            source = replace(source, transforms=plain)
-        return batch_transform(source, self.memory.transform)
 
     def _factors(self) -> Factors:
         """The two weights of the loss; a class that comes back is no class to preserve."""

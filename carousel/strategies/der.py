@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from carousel.errors import BadInputError
 from carousel.memory import Carousel, Replay
-from carousel.strategies.batch import batch_transform
+from carousel.strategies.batch import evaluation_transform
 from carousel.strategies.dark import fill_values, logit_mse, stored_logits
 from carousel.strategies.dark_update import (
     LOGIT_RULES,
@@ -31,7 +31,6 @@ from carousel.strategies.distill import DistillWeight, Factors, parse_distill_we
 from carousel.strategies.facts import StreamFacts
 from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.plugin import CarMPlugin
-from carousel.strategies.raw import raw_source
 from carousel.strategies.rules import Rules
 
 __all__ = ["DERPlusPlus"]
@@ -231,8 +230,9 @@ class DERPlusPlus(LeanTemplate):
     @torch.no_grad()
     def _logits_now(self, x: Tensor) -> Tensor:
         """Logits (n, C) of raw samples in evaluation mode, for ``logits="refresh"``."""
-        source = raw_source(self.experience.dataset.eval())
-        transform = batch_transform(source, self.memory.transform)
+        transform = evaluation_transform(
+            self.experience.dataset, self.memory.source, self.memory.transform
+        )
         self.model.eval()
         try:
             x = x.to(self.device)

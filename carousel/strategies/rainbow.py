@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from carousel.errors import BadInputError
 from carousel.memory.seeds import generator
+from carousel.strategies.batch import evaluation_transform
 from carousel.strategies.candidates import Candidates
 from carousel.strategies.facts import StreamFacts
 from carousel.strategies.memory_loader import MemoryLoader
@@ -193,8 +194,12 @@ class RainbowMemory(RestartingTrainer):
         candidates.keep(stride_rows(unsure, candidates.labels, slots, rng))
 
     def _uncertainty(self, candidates: Candidates, rng: np.random.Generator) -> Reals:
+        plain = evaluation_transform(
+            self.experience.dataset, self.memory.source, self.memory.transform
+        )
+
         def predict(x: Tensor, tasks: Tensor) -> Tensor:
-            return self.predict(self.memory.transform_batch(x), tasks.to(self.device))
+            return self.predict(x if plain is None else plain(x), tasks.to(self.device))
 
         batches = ((x.to(self.device), tasks) for x, tasks in candidates.batches())
         with evaluating(self.model):

@@ -106,6 +106,35 @@ def test_a_strategy_without_memory_and_its_evaluation(stream):
     assert torch.equal(torch.cat(tested), stream.transform(stream.test[0].x))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("icarl", {}),
+        ("bic", {"bias_epochs": 2}),
+        ("rm", {"cutmix_p": 0.0, "copies": 2}),
+        ("der++", {"logits": "refresh"}),
+    ],
+)
+def test_a_method_judges_samples_as_in_evaluation(stream, name, options):
+    judged = []
+
+    def note(module, args):
+        if module is net and not module.training:
+            judged.extend(x.numpy().tobytes() for x in args[0])
+
+    with MemoryTier() as tier:
+        strategy = learner(name, tier, options=options)
+        net = getattr(strategy.model, "net", strategy.model)
+        net.register_forward_pre_hook(note)
+        if name == "rm":
+            strategy.perturb = lambda x, rng: x
+        train(strategy, to_benchmark(stream, augment="crop").train_stream)
+        strategy.memory.close()
+    raw = torch.cat([part.x for part in stream.train]).float() / 255
+    assert judged
+    assert set(judged) <= {x.numpy().tobytes() for x in raw}
+
+
 @pytest.mark.parametrize("name", ["er", "der++"])
 @pytest.mark.parametrize("steps", [3, 20])
 def test_a_run_that_was_cut_within_an_experience_goes_on_bit_for_bit(stream, tmp_path, name, steps):
