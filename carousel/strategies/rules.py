@@ -66,7 +66,7 @@ def settle(chosen: Rules, wanted: Rules = PLAIN, *, method: str = "") -> Rules:
         if name in wanted.only and mine is not None and mine != theirs:
             raise BadInputError(
                 f"{name} is {mine!r}, with which {method or 'the method'} cannot work",
-                fix=f"leave {name} out, or give {theirs!r}",
+                fix=f"leave {name} out" + ("" if callable(theirs) else f", or give {theirs!r}"),
             )
         first = (value for value in (mine, theirs, getattr(PLAIN, name)) if value is not None)
         values[name] = next(first, None)
