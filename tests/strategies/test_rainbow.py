@@ -294,7 +294,7 @@ def test_swapping_shows_more_and_helps():
             optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True)
             rm = make_strategy(
                 "rm", {"copies": 4}, model=model, optimizer=optimizer, storage=MemoryTier(),
-                memory_size=20, swap=swap, sync=True, seed=seed, train_mb_size=16, train_epochs=17,
+                memory_size=20, swap=swap, sync=True, seed=seed, train_mb_size=16, train_epochs=33,
             )  # fmt: skip
             for experience in to_benchmark(stream).train_stream:
                 rm.train(experience, eval_streams=[])
@@ -305,7 +305,7 @@ def test_swapping_shows_more_and_helps():
             right = [model(stream.transform(t.x)).argmax(1) == t.y for t in stream.test]
             scores[swap].append(torch.cat(right).float().mean().item())
     assert min(scores[False]) > 0.3
-    assert np.mean(scores[True]) > np.mean(scores[False])
+    assert np.mean(scores[True]) > np.mean(scores[False]) + 0.03
 
 
 def test_the_choice_is_the_rule_on_what_was_measured(helpers, stream):
