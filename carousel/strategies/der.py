@@ -207,7 +207,8 @@ class DERPlusPlus(LeanTemplate):
         return logit_mse(self.mb_output[rows], stored, width, unused=self._unused)
 
     def _all_classes(self) -> Tensor:
-        return torch.unique(torch.cat((self._old_classes, self.memory.source.labels)))
+        classes: Tensor = torch.unique(torch.cat((self._old_classes, self.memory.source.labels)))
+        return classes
 
     def _factors_now(self) -> Factors:
         total = len(self._all_classes())
