@@ -66,8 +66,7 @@ class BiC(LeanTemplate):
     ``w * distillation + (1 - w) * cross-entropy``, where w is the share of old classes. Stage 2,
     at the end of each experience with new classes but the first, freezes the network and learns a
     line that corrects the logits of the new classes on balanced, held-out samples. Each correction
-    holds until the next experience with new classes begins, whose model is distilled from the
-    corrected one.
+    holds until the next experience begins, whose model is distilled from the corrected one.
 
     Deviations from the paper: held-out samples of all classes, new ones included, count as part of
     the memory; old classes are kept at random, not by herding. See ``docs/methods/bic.md``.
