@@ -15,6 +15,7 @@ from carousel.cli.flags import JsonFlag
 from carousel.cli.store import print_json
 from carousel.report.study.results import StudyResults
 from carousel.runs.config import read_config_file
+from carousel.runs.shipped import config_path
 
 __all__ = ["compare", "show_study"]
 
@@ -63,13 +64,21 @@ def compare(
         ),
     ] = None,
     config: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="PATH",
+            metavar="PATH|NAME",
             help="YAML file of settings, with `strategies:` and others for one method below it.",
             rich_help_panel=Grid,
         ),
     ] = None,
+    defaults: Annotated[
+        bool,
+        typer.Option(
+            "--defaults",
+            help="Start from the defaults of `train`, not from `carousel configs`.",
+            rich_help_panel=Grid,
+        ),
+    ] = False,
     no_bounds: Annotated[
         bool,
         typer.Option("--no-bounds", help="Leave naive and joint out.", rich_help_panel=Grid),
@@ -115,6 +124,9 @@ def compare(
 ) -> None:
     """Compare methods with and without swapping: means, paired gains and intervals over seeds.
 
+    Without --config each method has the settings that come with Carousel for the benchmark (see
+    `carousel configs ls`), else the defaults of `carousel train`; --set wins over all.
+
     Runs that are done are skipped and those that were cut short go on, so the same command
     continues a study. Storage of a finished run is deleted unless --keep-storage is given.
     """
@@ -123,13 +135,14 @@ def compare(
     from carousel.runs.study.settings import plan_study
 
     study = plan_study(
-        file=read_config_file(config) if config else None,
+        file=read_config_file(config_path(config)) if config else None,
         strategies=strategies,
         benchmark=benchmark,
         seeds=seeds,
         swap=swap,
         assignments=assign or [],
         bounds=False if no_bounds else None,
+        defaults=defaults,
     )
     path = out or default_study_path(study.benchmark)
     plan = plan_compare(study, path, jobs=jobs, ray=ray, keep_storage=keep_storage, fresh=fresh)
@@ -164,6 +177,8 @@ def _run(plan: Any, console: Console, *, quiet: bool) -> StudyResults:
 
     view = make_view(console, quiet=quiet)
     view.note(f"study folder {plan.folder.path}")
+    if plan.study.shipped:
+        view.note(f"settings: {', '.join(plan.study.shipped)} (`carousel configs cat NAME`)")
     sys.stdout.flush()
     try:
         return run(plan, view)

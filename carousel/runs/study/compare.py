@@ -184,7 +184,7 @@ class _Round:
                 _discard_storage(self._plan, cell)
         else:
             text = f"failed: {verdict.error or verdict.state}"
-            self._errors[cell.name] = verdict.error or verdict.state
+            self._errors[run.path.name] = verdict.error or verdict.state
         self._view.ended(f"{cell.label}: {text}", self._done)
 
 

@@ -32,6 +32,7 @@ class StudyFolder:
         self.study_file = path / "study.yaml"
         self.environment_file = path / "environment.json"
         self.report_file = path / "report.html"
+        self._names = _names_by_digest(path / "runs")
 
     @property
     def started(self) -> bool:
@@ -39,12 +40,13 @@ class StudyFolder:
         return self.study_file.is_file()
 
     def run(self, cell: Cell) -> RunFolder:
-        """The folder of one of its runs."""
-        return RunFolder((self.path / "runs" / cell.name).absolute())
+        """The folder of a run; that of a run with the same settings, if there was one."""
+        name = self._names.setdefault(cell.digest, cell.name)
+        return RunFolder((self.path / "runs" / name).absolute())
 
     def log(self, cell: Cell) -> Path:
         """What the processes of a run said, beside its folder so that this stays a run's own."""
-        return (self.path / "logs" / f"{cell.name}.txt").absolute()
+        return (self.path / "logs" / f"{self.run(cell).path.name}.txt").absolute()
 
     def check_free(self) -> None:
         """Refuse a folder that holds something else.
@@ -92,7 +94,7 @@ class StudyFolder:
         """
         results = StudyResults(
             title=_title(cells),
-            runs=[self._result(cell, errors.get(cell.name, "")) for cell in cells],
+            runs=[self._result(cell, errors.get(self.run(cell).path.name, "")) for cell in cells],
             settings=yaml.safe_load(dump_study(study)),
             environment=read_json(self.environment_file),
         )
@@ -120,7 +122,7 @@ class StudyFolder:
         failed = bool(error) and not summary
         log = run.log_file if run.log_file.is_file() else self.log(cell)
         return RunResult(
-            name=cell.name,
+            name=run.path.name,
             strategy=cell.strategy,
             swap=cell.swap,
             seed=cell.seed,
@@ -130,6 +132,11 @@ class StudyFolder:
             error=error if failed else "",
             log=str(log) if failed else "",
         )
+
+
+def _names_by_digest(runs: Path) -> dict[str, str]:
+    names = [path.name for path in runs.iterdir()] if runs.is_dir() else []
+    return {name.rpartition("-")[2]: name for name in names}
 
 
 def default_study_path(benchmark: str, now: datetime | None = None) -> Path:

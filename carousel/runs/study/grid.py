@@ -15,7 +15,8 @@ from carousel.runs.config import OPTION_PREFIX, TrainConfig, resolve_config
 from carousel.runs.folder import RunFolder
 from carousel.runs.launch import MAY_CHANGE
 from carousel.runs.precheck import METHOD_FLAGS, strategy_options
-from carousel.runs.study.settings import BOUNDS, Study, sweep_values
+from carousel.runs.study.settings import Study, sweep_values
+from carousel.runs.study.shipped import BOUNDS
 from carousel.strategies.registry import strategy_info
 
 __all__ = ["Cell", "make_grid"]
@@ -65,12 +66,26 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of the run's folder: readable, and other for every other result."""
+        """Of a new folder for the run: readable, then the digest."""
         kind = {None: [], True: ["swap"], False: ["plain"]}[self.swap]
         swept = [point_text(self.point)[:_LONGEST_POINT]] if self.point else []
         words = "-".join([self.strategy, *kind, f"seed{self.seed}", *swept])
         safe = "".join(c if c.isalnum() or c in "-_=.+" else "-" for c in words)
-        return f"{safe}-{self._digest()}"
+        return f"{safe}-{self.digest}"
+
+    @property
+    def digest(self) -> str:
+        """Tells settings apart; those left at their defaults are not in it.
+
+        So a setting that a later version adds does not make all runs look new.
+        """
+        config = self.config
+        given = config.model_dump(mode="json", exclude_defaults=True, exclude={"options"})
+        defaults = strategy_info(self.strategy).options
+        options = {k: v for k, v in strategy_options(config).items() if v != defaults.get(k)}
+        flat = {k: v for k, v in given.items() if k not in MAY_CHANGE and k not in METHOD_FLAGS}
+        text = json.dumps([flat, options], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def check_same(self, folder: RunFolder) -> None:
         """Refuse a run that was started when defaults were other ones.
@@ -86,19 +101,6 @@ class Cell:
                     fix="give --fresh to train the study anew, or another --out",
                 )
 
-    def _digest(self) -> str:
-        """Tells settings apart; those left at their defaults are not in it.
-
-        So a setting that a later version adds does not make all runs look new.
-        """
-        config = self.config
-        given = config.model_dump(mode="json", exclude_defaults=True, exclude={"options"})
-        defaults = strategy_info(self.strategy).options
-        options = {k: v for k, v in strategy_options(config).items() if v != defaults.get(k)}
-        flat = {k: v for k, v in given.items() if k not in MAY_CHANGE and k not in METHOD_FLAGS}
-        text = json.dumps([flat, options], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
-
 
 def make_grid(study: Study) -> tuple[Cell, ...]:
     """All runs of a study, each once, seed by seed.
@@ -113,7 +115,7 @@ def make_grid(study: Study) -> tuple[Cell, ...]:
         for name in names:
             if seed in study.seeds_of(name):
                 for cell in _cells(study, name, seed):
-                    cells.setdefault(cell.name, cell)
+                    cells.setdefault(cell.digest, cell)
     if not cells:
         raise BadInputError("the study has no runs", fix="name a strategy with a memory")
     return tuple(cells.values())

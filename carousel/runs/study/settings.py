@@ -15,15 +15,12 @@ import yaml
 
 from carousel.errors import BadInputError
 from carousel.runs.config import OPTION_PREFIX, TrainConfig, parse_assignments, read_config_file
+from carousel.runs.study.shipped import BOUNDS, settings_on
 from carousel.strategies.registry import list_strategies, strategy_info
 
-__all__ = ["BOUNDS", "OWN_KEYS", "Study", "Swap", "dump_study", "plan_study", "read_study"]
-__all__ += ["sweep_values"]
+__all__ = ["OWN_KEYS", "Study", "Swap", "dump_study", "plan_study", "read_study", "sweep_values"]
 
 Swap: TypeAlias = Literal["both", "on", "off"]
-
-BOUNDS = ("naive", "joint")
-"""Strategies without a memory that stand in every study, as lower and upper bound."""
 
 OWN_KEYS = ("strategies", "seeds", "swap", "bounds")
 """Keys of a study that a run has not."""
@@ -52,6 +49,7 @@ class Study:
         seeds: of the runs; those of one seed are pairs.
         swap: whether each method runs with swapping, without, or both.
         bounds: whether `naive` and `joint` run too.
+        shipped: names of the files that come with Carousel of which methods have settings.
     """
 
     strategies: Mapping[str, Mapping[str, Any]]
@@ -59,6 +57,7 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     swap: Swap = "both"
     bounds: bool = True
+    shipped: tuple[str, ...] = field(default=(), compare=False)
 
     def seeds_of(self, strategy: str) -> tuple[int, ...]:
         """The seeds of a method; a bound has those of all methods."""
@@ -91,6 +90,7 @@ def plan_study(
     swap: str | None = None,
     assignments: Iterable[str] = (),
     bounds: bool | None = None,
+    defaults: bool = False,
 ) -> Study:
     """A study from its file and the command line, which wins.
 
@@ -102,17 +102,22 @@ def plan_study(
         swap: ``"both"``, ``"on"`` or ``"off"``.
         assignments: ``key=value`` pairs; several values with commas between them are a sweep.
         bounds: whether `naive` and `joint` run too.
+        defaults: whether to start from the defaults of `carousel train`. Else, without a file,
+            each method has the settings that come with Carousel for the benchmark, if any.
 
     Raises:
         BadInputError: a value cannot be used; nothing was written.
 
     Example:
-        >>> study = plan_study(strategies="er", seeds="2", assignments=["swap_ratio=0.2,0.5"])
+        >>> sweep = ["swap_ratio=0.2,0.5"]
+        >>> study = plan_study(strategies="er", seeds="2", assignments=sweep, defaults=True)
         >>> study.seeds, study.common
         ((0, 1), {'swap_ratio': [0.2, 0.5]})
     """
     given = dict(file or {})
     own = {key: given.pop(key) for key in OWN_KEYS if key in given}
+    if strategies is None and not own.get("strategies") and "strategy" in given:
+        own["strategies"] = str(given.pop("strategy"))  # the file of a run
     in_file = _methods(own.get("strategies", {}))
     names = parse_strategies(strategies) if strategies is not None else list(in_file)
     if not names:
@@ -122,13 +127,20 @@ def plan_study(
         assigned["benchmark"] = benchmark
     with_bounds = _flag("bounds", own.get("bounds", True) if bounds is None else bounds)
     names += [name for name in BOUNDS if with_bounds and name in in_file and name not in names]
+    common = {**{_key(key): _plain(value) for key, value in given.items()}, **assigned}
+    shipped: tuple[str, ...] = ()
+    if file is None and not defaults:
+        stream = assigned.get("benchmark", TrainConfig.model_fields["benchmark"].default)
+        names += [name for name in BOUNDS if with_bounds and name not in names]
+        shipped, in_file = settings_on(stream, names)
     study = Study(
         # The command line wins over what the file says of one method.
         strategies={name: _without(in_file.get(name, {}), assigned) for name in names},
-        common={**{_key(key): _plain(value) for key, value in given.items()}, **assigned},
+        common=common,
         seeds=_seeds(own.get("seeds", _USUAL_SEEDS) if seeds is None else seeds),
         swap=_swap(own.get("swap", "both") if swap is None else swap),
         bounds=with_bounds,
+        shipped=shipped,
     )
     for settings in (study.common, *in_file.values()):
         _check_keys(settings)

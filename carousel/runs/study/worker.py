@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from carousel.runs.folder import RunFolder
+from carousel.runs.launch import plan_launch
+from carousel.runs.progress import Silence
 
 __all__ = ["Job", "Verdict", "run_job"]
 
@@ -155,22 +157,21 @@ def main() -> None:
 
 def _train(job: Job) -> None:
     warnings.simplefilter("ignore")
-    import torch
-
-    from carousel.runs.launch import plan_launch
-    from carousel.runs.progress import Silence
-    from carousel.runs.train import train
-
-    torch.set_num_threads(1)
     folder = RunFolder(Path(job.out))
     if not folder.started and not folder.empty:
         shutil.rmtree(folder.path)  # killed before its settings were written: holds nothing
     launch = plan_launch(
         command_line={**job.settings, "out": Path(job.out)}, resume=not job.fresh, fresh=job.fresh
     )
-    if launch.action != "show":
-        print(shlex.join(sys.argv), flush=True)
-        train(launch, Silence())
+    if launch.action == "show":
+        return
+    print(shlex.join(sys.argv), flush=True)
+    import torch  # after what takes no time to refuse
+
+    from carousel.runs.train import train
+
+    torch.set_num_threads(1)
+    train(launch, Silence())
 
 
 def _stop_with_the_pipe() -> None:
