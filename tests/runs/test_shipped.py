@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from carousel.data.registry import list_benchmarks
 from carousel.errors import BadInputError
 from carousel.runs import build, precheck
 from carousel.runs.build import gather_ingredients
-from carousel.runs.config import OPTION_PREFIX, TrainConfig, read_config_file, resolve_config
+from carousel.runs.config import OPTION_PREFIX, read_config_file, resolve_config
 from carousel.runs.shipped import config_path, list_shipped, shipped_path
 from carousel.strategies.registry import strategy_info
 
-STUDIES = Path(__file__).parents[2] / "benchmarks" / "studies"
 NAMES = [shipped.name for shipped in list_shipped()]
 METHODS = {
     "er": "er",
@@ -115,22 +113,6 @@ def test_the_method_can_be_built_on_data_of_that_shape(name, tmp_path, monkeypat
     for key, value in config.options.items():
         assert parts.options[key] == value
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("study", ["accuracy_seven", "accuracy_seven_glyph"])
-def test_the_reduced_settings_are_those_of_the_committed_study(study):
-    given = read_config_file(STUDIES / f"{study}.yaml")
-    methods = given.pop("strategies")
-    common = {key: given[key] for key in TrainConfig.model_fields if key in given}
-    names = {name: method for name, method in METHODS.items() if method in methods}
-    (data,) = [data for data, benchmark in DATA.items() if benchmark == given["benchmark"]]
-    shipped = [name for name in names if f"{name}-{data}" in NAMES]
-    assert shipped
-    for name in shipped:
-        settings = {"gate": "balanced", **common, **methods[names[name]]}
-        studied = resolve_config(file={**settings, "strategy": names[name]})
-        own = resolve_config(file=read_config_file(shipped_path(f"{name}-{data}")))
-        assert own == studied.model_copy(update={"device": own.device})
 
 
 def test_the_digits_of_a_file_are_those_of_the_benchmark(tmp_path):
