@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from carousel.at_exit import close_at_exit
 from carousel.errors import BadInputError
 from carousel.memory.admission import Admission
-from carousel.memory.at_exit import close_at_exit
 from carousel.memory.core import Core, Fetch
 from carousel.memory.counters import SwapCounters
 from carousel.memory.curated import Curated

@@ -1,0 +1,200 @@
+"""What an optimizer knows and does, apart from being an optimizer of torch.
+
+The parameter groups and the state are torch's and belong to the caller, who may replace either at
+any time, so they are handed in with every call. A delayed update would be a second caller of
+`Book.update`, with gradients and hyper-parameters of a step before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carousel.errors import BadInputError
+from carousel.offload.checks import plain_group
+from carousel.offload.commit import Moment
+from carousel.offload.loading import Loaded
+from carousel.offload.roster import Roster
+from carousel.offload.settings import OffloadSettings
+from carousel.offload.shelf import Shelf
+from carousel.offload.sources import MASTER, OldStates, Packed, gather
+from carousel.offload.update import Active, Update, copy_params, flatten
+
+__all__ = ["Book", "Groups", "State"]
+
+Groups = Sequence[dict[str, Any]]
+State = MutableMapping[Tensor, Any]
+
+
+class Book:
+    """Parameters, their states, and the commits.
+
+    Args:
+        settings: of the caller.
+        roster: the parameters.
+        shelf: their states.
+
+    Attributes:
+        steps: that were taken.
+        payload: what is committed with the states.
+    """
+
+    def __init__(self, settings: OffloadSettings, roster: Roster, shelf: Shelf) -> None:
+        self.settings, self.roster, self.shelf = settings, roster, shelf
+        self.steps = 0
+        self.payload = b""
+        self._scratch: Tensor | None = None
+
+    def follow(self, groups: Groups, state: State) -> None:
+        """Move the states if parameters were replaced, added, removed or unfrozen.
+
+        Raises:
+            BadInputError: a parameter has state that cannot be its own.
+        """
+        if self.roster.holds(groups, state):
+            return
+        fresh = Roster.of(groups, state)
+        numbers = self.roster.carried(fresh, state)
+        states = self.shelf.states
+        self.shelf.move(
+            fresh,
+            lambda: OldStates(states, numbers),
+            lambda: self._moment(fresh, groups, state),
+        )
+        self.roster = fresh
+
+    def update(self, groups: Groups, state: State, grad_scale: Tensor | None) -> None:
+        """Take a step; parameters and gradients were checked.
+
+        Raises:
+            CarouselError: what a thread met; the last commit is intact.
+        """
+        states, roster = self.shelf.states, self.roster
+        known = {n for n, param in enumerate(roster.params) if state.get(param)}
+        active = _activate(roster, known, state)
+        update = Update(
+            states.plan,
+            [flatten(param) for param in roster.params],
+            active,
+            known,
+            groups=groups,
+            scratch=self._scratch_of(states.room.scratch_bytes // 4),
+            grad_scale=grad_scale,
+        )
+        self.steps += 1
+        with self.shelf.unbroken():
+            for chunk, fields in states.sweep(update.visits, self.steps):
+                update.apply(chunk, fields)
+        self._likely = update.likely_next()
+
+    def read_ahead(self) -> None:
+        """Begin to read what a next step like the last one wants."""
+        self.shelf.states.ahead(self._likely)
+
+    @property
+    def due(self) -> bool:
+        """Whether the step that was taken is to be committed."""
+        every = self.settings.commit_every
+        return self.settings.recoverable and every > 0 and self.steps % every == 0
+
+    def commit(self, groups: Groups, state: State) -> None:
+        """Make this moment the recovery point.
+
+        Raises:
+            CarouselError: what a thread met; the last commit is intact.
+        """
+        params = [flatten(param) for param in self.roster.params]
+        self.shelf.states.commit(
+            self._moment(self.roster, groups, state),
+            lambda chunk, fields: copy_params(params, chunk, fields),
+        )
+
+    def replace(self, loaded: Loaded, groups: Groups, state: State) -> None:
+        """Give the states another content; `groups` and `state` have theirs already."""
+        self.roster = Roster.of(groups, state)
+        self.shelf.move(
+            self.roster,
+            lambda: Packed(loaded.state),
+            lambda: self._moment(self.roster, groups, state),
+        )
+
+    def states_of(
+        self, numbers: Sequence[int], state: State
+    ) -> tuple[dict[Tensor, dict[str, Tensor]], dict[int, Tensor]]:
+        """States of parameters in new tensors.
+
+        Returns:
+            By parameter what torch keeps of it, and by number the masters of 16-bit parameters.
+        """
+        self.shelf.states.flush()
+        every = range(len(self.roster.params))
+        source = OldStates(self.shelf.states, dict(zip(every, every, strict=True)))
+        full: dict[Tensor, dict[str, Tensor]] = {}
+        masters: dict[int, Tensor] = {}
+        for number in numbers:
+            param, spec = self.roster.params[number], self.roster.specs[number]
+            kept = state.get(param)
+            if kept:
+                dtype = self.shelf.states.dtype_of(spec.dtype)
+                made = gather(source, param, number, dtype=dtype, amsgrad=spec.amsgrad)
+                if MASTER in made:
+                    masters[number] = made.pop(MASTER)
+                full[param] = {"step": kept["step"].clone(), **made}
+        return full, masters
+
+    def check_groups(self, groups: Groups) -> None:
+        """Refuse hyper-parameters that cannot be committed, if there are commits.
+
+        Raises:
+            BadInputError: one is no plain value.
+        """
+        if self.settings.recoverable:
+            _plain(groups)
+
+    def _moment(self, roster: Roster, groups: Groups, state: State) -> Moment:
+        kept = [state.get(param) for param in roster.params]
+        steps = [float(one["step"]) if one else None for one in kept]
+        return Moment(self.steps, steps, _plain(groups), self.payload)
+
+    def _scratch_of(self, numel: int) -> Tensor | None:
+        """Room for a chunk's gradients in fp32, made once."""
+        if numel and (self._scratch is None or len(self._scratch) < numel):
+            self._scratch = torch.empty(numel)
+        return self._scratch if numel else None
+
+
+def _activate(roster: Roster, known: set[int], state: State) -> dict[int, Active]:
+    """The parameters that have gradients, their steps counted up."""
+    active: dict[int, Active] = {}
+    for number, param in enumerate(roster.params):
+        if param.grad is None:
+            continue
+        kept = state.setdefault(param, {})
+        if "step" not in kept:
+            kept["step"] = torch.zeros((), dtype=torch.float32)
+        active[number] = Active(
+            flatten(param.grad), kept["step"], roster.groups[number], fresh=number not in known
+        )
+    torch._foreach_add_([one.step for one in active.values()], 1)
+    return active
+
+
+def _plain(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [plain_group(group, len(group["params"])) for group in groups]
+
+
+def refuse_large(book: Book) -> None:
+    """Refuse to hold all states at once where the budget does not allow it.
+
+    Raises:
+        BadInputError: it does not.
+    """
+    budget, needed = book.settings.budget, book.shelf.states.room.state_bytes
+    if budget is not None and needed > budget:
+        raise BadInputError(
+            f"state_dict() would take {needed} bytes and ram_budget is {budget}",
+            fix="use export(path), which streams it into a file",
+        )

@@ -1,0 +1,106 @@
+"""What the optimizer refuses, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carousel.errors import BadInputError
+
+__all__ = ["check_gradient", "check_hyper_parameters", "check_parameter", "plain_group"]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def check_hyper_parameters(values: Mapping[str, Any]) -> None:
+    """Refuse what ``torch.optim.AdamW`` refuses, and what needs a GPU's graphs.
+
+    Raises:
+        BadInputError: names the value.
+    """
+    for name in ("lr", "eps", "weight_decay"):
+        if not float(values[name]) >= 0:
+            raise BadInputError(f"{name} is {values[name]}", fix="give a number of at least 0")
+    betas = values["betas"]
+    if len(betas) != 2 or not all(0 <= float(beta) < 1 for beta in betas):
+        raise BadInputError(f"betas are {betas}", fix="give two numbers from 0, below 1")
+    for name in ("capturable", "differentiable"):
+        if values.get(name):
+            raise BadInputError(f"{name} is True", fix="use torch.optim.AdamW for that")
+
+
+def check_parameter(param: Any) -> None:
+    """Refuse a parameter that has no plain memory to update.
+
+    Raises:
+        BadInputError: it is sparse, complex, not contiguous, not on the CPU, or no tensor.
+    """
+    if not isinstance(param, Tensor):
+        raise BadInputError(f"a parameter is a {type(param).__name__}", fix="give tensors")
+    what = f"a parameter of shape {tuple(param.shape)}"
+    if param.layout != torch.strided:
+        raise BadInputError(f"{what} is sparse", fix="use torch.optim.SparseAdam for it")
+    if param.dtype not in _DTYPES:
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+        raise BadInputError(f"{what} has dtype {param.dtype}", fix=f"use one of {kinds}")
+    if param.device.type != "cpu":
+        raise BadInputError(f"{what} is on {param.device}", fix="move the model to the CPU")
+    if not param.is_contiguous():
+        raise BadInputError(
+            f"{what} is not contiguous",
+            fix="set param.data = param.data.contiguous() before making the optimizer",
+        )
+
+
+def check_gradient(param: Tensor) -> None:
+    """Refuse a gradient that does not belong to its parameter.
+
+    Raises:
+        BadInputError: it is sparse, or of another shape, dtype or device.
+    """
+    grad = param.grad
+    assert grad is not None
+    what = f"the gradient of a parameter of shape {tuple(param.shape)}"
+    if grad.layout != torch.strided:
+        raise BadInputError(f"{what} is sparse", fix="use torch.optim.SparseAdam for it")
+    if grad.shape != param.shape:
+        raise BadInputError(f"{what} has shape {tuple(grad.shape)}", fix="give one of its shape")
+    wider = param.dtype in _HALVES and grad.dtype == torch.float32
+    if grad.dtype != param.dtype and not wider:
+        raise BadInputError(
+            f"{what} has dtype {grad.dtype}, the parameter {param.dtype}",
+            fix="cast the gradient",
+        )
+    if grad.device != param.device:
+        raise BadInputError(f"{what} is on {grad.device}", fix="move it to the CPU")
+
+
+def plain_group(group: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """A group's hyper-parameters as plain types, for the commit record.
+
+    Args:
+        group: of the optimizer.
+        count: of its parameters.
+
+    Raises:
+        BadInputError: a value is nothing that can be written down.
+    """
+    kept = {name: _plain(name, value) for name, value in group.items() if name != "params"}
+    return {**kept, "count": count}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, Iterable):
+        return [_plain(name, item) for item in value]
+    raise BadInputError(
+        f"a parameter group has {name} of type {type(value).__name__}",
+        fix="keep plain values in groups, or set durability='ephemeral'",
+    )

@@ -1,0 +1,144 @@
+"""The folder of an optimizer: its commit log and the file that its states stream through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from carousel.errors import BadInputError, StorageCorruptedError
+from carousel.offload.commit import Commit, CommitLog
+from carousel.offload.plan import Plan
+from carousel.offload.states_file import IoKind, StatesFile
+from carousel.storage.creation import DATA, LOCK, own_folder
+from carousel.storage.owner import MARKER
+from carousel.storage.tier import DURABILITIES, Durability
+
+__all__ = ["Home"]
+
+_FILE = re.compile(r"states-(\d+)\.bin(\.new)?")
+_OURS = (DATA, LOCK, MARKER)
+
+
+class Home:
+    """A folder that one optimizer owns.
+
+    Args:
+        folder: made when missing.
+        durability: what a commit survives; ``ephemeral``: there are no commits.
+        io: how the states' file is read and written.
+
+    Raises:
+        BadInputError: an option or the path cannot be used.
+        StorageLockedError, StorageError: see `CommitLog`.
+    """
+
+    def __init__(self, folder: Path, *, durability: Durability, io: IoKind) -> None:
+        if durability not in DURABILITIES:
+            raise BadInputError(
+                f"durability is {durability!r}", fix=f"choose one of {', '.join(DURABILITIES)}"
+            )
+        self.folder = folder
+        self.durability: Durability = durability
+        self._io: IoKind = io
+        self._log = CommitLog(folder, durability)
+
+    @staticmethod
+    def clear(folder: Path) -> None:
+        """Remove what an optimizer left in a folder, whatever state it is in.
+
+        Raises:
+            StorageLockedError: it is in use.
+        """
+        if not folder.is_dir():
+            return
+        owner = own_folder(folder)
+        try:
+            for path in list(folder.iterdir()):
+                if path.name in _OURS or _FILE.fullmatch(path.name):
+                    path.unlink()
+        finally:
+            owner.release()
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether there are commits."""
+        return self.durability != "ephemeral"
+
+    @property
+    def synced(self) -> bool:
+        """Whether a commit has to survive power loss."""
+        return self.durability in ("durable", "bounded")
+
+    def require_empty(self) -> None:
+        """Refuse a folder that holds something.
+
+        Raises:
+            BadInputError: it does.
+        """
+        if not self._log.empty:
+            raise BadInputError(
+                f"{self.folder} holds the states of an earlier run, or samples",
+                fix="use TieredAdamW.resume, fresh=True to discard it, or another path",
+            )
+        self.keep_only(None)
+
+    def read(self) -> tuple[Plan, dict[str, Any], Commit]:
+        """The newest commit with its plan, and the plan's options.
+
+        Raises:
+            BadInputError: there is none. `StorageCorruptedError`: it cannot be read.
+        """
+        found = self._log.read()
+        if found is None:
+            raise BadInputError(
+                f"{self.folder} holds no commit of an optimizer",
+                fix="check the path, or start with TieredAdamW(...)",
+            )
+        saved, commit = found
+        try:
+            plan = Plan.from_json(saved)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageCorruptedError(f"the plan in {self.folder} cannot be read") from error
+        if plan.digest != commit.plan or len(commit.chunks.places) != len(plan.chunks):
+            raise StorageCorruptedError(f"plan and commit in {self.folder} do not belong together")
+        return plan, saved["options"], commit
+
+    def make_file(self, plan: Plan, sizes: Sequence[int]) -> StatesFile:
+        """A new file for the records of a plan, beside the one in use.
+
+        Raises:
+            TierFullError: the disk has no room.
+        """
+        path = self.folder / f"states-{1 + max(self._numbers(), default=0)}.bin"
+        places = 2 if self.recoverable else 1
+        return StatesFile(path, plan.digest, sizes, places=places, io=self._io, create=True)
+
+    def open_file(self, commit: Commit, sizes: Sequence[int]) -> StatesFile:
+        """The file that a commit names.
+
+        Raises:
+            StorageCorruptedError, ForeignStorageError: it is not what was committed.
+        """
+        if not _FILE.fullmatch(commit.file):
+            raise StorageCorruptedError(f"the commit in {self.folder} names no states' file")
+        return StatesFile(self.folder / commit.file, commit.plan, sizes, io=self._io)
+
+    def publish(self, commit: Commit, plan: dict[str, Any] | None) -> None:
+        """See `CommitLog.publish`."""
+        self._log.publish(commit, plan)
+
+    def keep_only(self, name: str | None) -> None:
+        """Remove states' files that no commit names."""
+        for path in list(self.folder.iterdir()):
+            if _FILE.fullmatch(path.name) and path.name != name:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give the folder back."""
+        self._log.close()
+
+    def _numbers(self) -> list[int]:
+        names = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
+        return [int(match[1]) for match in names if match]

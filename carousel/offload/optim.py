@@ -1,0 +1,385 @@
+"""`TieredAdamW`: AdamW whose states live in RAM up to a budget, and on storage beyond it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from carousel.at_exit import close_at_exit
+from carousel.errors import BadInputError
+from carousel.offload.book import Book, refuse_large
+from carousel.offload.checks import check_gradient, check_hyper_parameters, check_parameter
+from carousel.offload.commit import pack_payload
+from carousel.offload.loading import MASTERS, check_state_dict
+from carousel.offload.recovery import Recovery
+from carousel.offload.roster import Roster
+from carousel.offload.settings import OffloadSettings
+from carousel.offload.shelf import Shelf
+from carousel.offload.states_file import IoKind
+from carousel.offload.stats import OffloadStats
+from carousel.storage.tier import Durability
+
+__all__ = ["Payload", "TieredAdamW"]
+
+Payload: TypeAlias = Callable[[], Mapping[str, Any]]
+"""Makes what is committed with the states, such as a scheduler's state."""
+
+
+class TieredAdamW(Optimizer):
+    """AdamW with states in RAM up to a byte budget and on storage beyond it.
+
+    A drop-in for ``torch.optim.AdamW(fused=True)`` on the CPU: the same parameters and states, bit
+    for bit, whatever the budget; the same groups, schedulers, ``GradScaler`` and ``state_dict``.
+    Only ``state[p]`` differs: it holds ``step`` alone, for the moments may be on storage. Removing
+    it resets the parameter's states.
+
+    A step streams the chunks that are not in RAM from the storage through a ring of buffers, and
+    back; see ZeRO-Offload (Ren et al., USENIX ATC 2021, sections 3 and 5) for why the update is
+    the part to move, and ZeRO-Infinity (Rajbhandari et al., SC 2021) for streaming it. Every
+    `commit_every` steps what was written becomes a recovery point; after a kill `resume` goes on
+    from the newest one, which is that of the last step that returned or of the one before it.
+
+    16-bit parameters get fp32 masters, from which they are rounded; a caller who writes to such a
+    parameter removes its ``state``, so that the master begins anew.
+
+    Args:
+        params: parameters or groups, as for any optimizer; on the CPU, contiguous.
+        lr: learning rate; with `betas`, `eps`, `weight_decay`, `amsgrad` and `maximize` as for
+            ``torch.optim.AdamW``.
+        betas: see there.
+        eps: see there.
+        weight_decay: see there.
+        amsgrad: see there.
+        maximize: see there.
+        decoupled: False: weight decay as in ``torch.optim.Adam``.
+        ram_budget: bytes, or a size like ``"256MiB"``, for states, buffers and scratch; None: all
+            in RAM.
+        storage: folder for what does not fit, and for recovery; made when missing.
+        fresh: discard what an earlier optimizer left there.
+        durability: what a commit survives: ``durable`` and ``bounded`` power loss, and with
+            ``durable`` `step` waits for it; ``process`` a kill; ``ephemeral``: no commits.
+        commit_every: steps between commits; 0: only by `commit`.
+        payload: called at every commit; what it returns comes back as `resumed_payload`.
+        clip_norm: clip the norm of all gradients before the step.
+        chunk_numel: elements of a chunk, a multiple of 64; None: 1 Mi, less for small budgets.
+        ring: buffers that chunks pass through; None: 6, less for small budgets.
+        readers: threads that read.
+        io: ``"direct"``, ``"buffered"``, or ``"auto"``: direct where the file system can.
+        master: ``"auto"``, or ``"none"``: 16-bit parameters have 16-bit states and no masters.
+
+    Attributes:
+        resumed_payload: what was committed with the states that `resume` found, None if nothing.
+
+    Raises:
+        BadInputError: a value, a parameter or the path cannot be used; or the budget is below the
+            least, then the error has a table of what is needed. Nothing was changed.
+        StorageLockedError: another process has the folder.
+        TierFullError: the disk has no room for the states' file.
+        StorageError: what is in the folder cannot be used.
+
+    Example:
+        >>> import tempfile
+        >>> model = torch.nn.Linear(64, 10)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     optimizer = TieredAdamW(model.parameters(), ram_budget="1MiB", storage=folder)
+        ...     model(torch.ones(1, 64)).sum().backward()
+        ...     optimizer.step()
+        ...     optimizer.close()
+        >>> int(optimizer.state[model.weight]["step"])
+        1
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(  # noqa: PLR0917 - torch's own order
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        decoupled: bool = True,
+        ram_budget: int | str | None = None,
+        storage: str | Path | None = None,
+        fresh: bool = False,
+        durability: Durability = "bounded",
+        commit_every: int = 1,
+        payload: Payload | None = None,
+        clip_norm: float | None = None,
+        chunk_numel: int | None = None,
+        ring: int | None = None,
+        readers: int = 2,
+        io: IoKind = "auto",
+        master: Literal["auto", "none"] = "auto",
+    ) -> None:
+        settings = OffloadSettings(
+            ram_budget=ram_budget,
+            storage=storage,
+            durability=durability,
+            commit_every=commit_every,
+            clip_norm=clip_norm,
+            chunk_numel=chunk_numel,
+            ring=ring,
+            readers=readers,
+            io=io,
+            master=master,
+        )
+        hyper = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "decoupled_weight_decay": decoupled,
+        }
+        roster = self._set_up(params, hyper)
+        shelf = Shelf.for_new(roster, settings, fresh=fresh)
+        self._keep(Book(settings, roster, shelf), payload)
+
+    @classmethod
+    def resume(
+        cls,
+        params: Any,
+        storage: str | Path,
+        *,
+        payload: Payload | None = None,
+        **options: Any,
+    ) -> Self:
+        """Go on from the newest commit: parameters, states and hyper-parameters are those of then.
+
+        Args:
+            params: parameters or groups as they were given first; their values are replaced.
+            storage: the folder.
+            payload: as for the constructor.
+            **options: ``ram_budget``, ``durability``, ``commit_every``, ``clip_norm``, ``ring``,
+                ``readers``, ``io``, as for the constructor; they may differ from before.
+
+        Raises:
+            BadInputError: there is no commit, or an option cannot be used.
+            SchemaMismatchError: it is of other parameters.
+            StorageError: it was damaged since; nothing was changed.
+
+        Example:
+            >>> import tempfile
+            >>> weight = torch.nn.Parameter(torch.zeros(3))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     optimizer = TieredAdamW([weight], storage=folder)
+            ...     weight.sum().backward()
+            ...     optimizer.step()
+            ...     optimizer.close()
+            ...     again = torch.nn.Parameter(torch.zeros(3))
+            ...     TieredAdamW.resume([again], folder).close()
+            >>> torch.equal(weight, again)
+            True
+        """
+        settings = OffloadSettings(storage=storage, **options)
+        self = cls.__new__(cls)
+        recovery = Recovery.of(settings, self._set_up(params, dict(_DEFAULTS)))
+        roster = recovery.apply(self.param_groups, self.state)
+        book = Book(settings, roster, recovery.shelf)
+        book.steps, book.payload = recovery.steps, recovery.payload_bytes
+        self._keep(book, payload)
+        self.resumed_payload = recovery.payload
+        return self
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters; they get states at the next step.
+
+        Raises:
+            BadInputError: a parameter or a value cannot be used; nothing was changed.
+        """
+        params = param_group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params)
+        for entry in params:
+            check_parameter(entry[1] if isinstance(entry, tuple) else entry)
+        check_hyper_parameters({**self.defaults, **param_group})
+        super().add_param_group({**param_group, "params": params})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: computes the loss anew and returns it.
+
+        Raises:
+            BadInputError: a gradient cannot be used; nothing was changed.
+            StorageError: a chunk could not be read or written. Parameters may be half updated;
+                the last commit is intact, and `resume` goes on from it.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        book = self._book
+        book.shelf.check()
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and float(found_inf):
+            return loss
+        if not self._check_gradients():
+            return loss
+        book.check_groups(self.param_groups)
+        self._clip()
+        book.follow(self.param_groups, self.state)
+        book.update(self.param_groups, self.state, getattr(self, "grad_scale", None))
+        if book.due:
+            if self._payload is not None:
+                book.payload = pack_payload(self._payload())
+            book.commit(self.param_groups, self.state)
+        book.read_ahead()
+        return loss
+
+    def commit(self, extra: Mapping[str, Any] | None = None) -> None:
+        """Make this moment the recovery point, and wait until it is.
+
+        Args:
+            extra: comes back as `resumed_payload`: plain types and tensors, nested.
+
+        Raises:
+            BadInputError: there is no storage, or its durability is ``ephemeral``.
+        """
+        book = self._book
+        if not book.settings.recoverable:
+            raise BadInputError(
+                "there is nothing to commit to", fix="give storage=PATH and another durability"
+            )
+        book.shelf.check()
+        book.check_groups(self.param_groups)
+        book.follow(self.param_groups, self.state)
+        book.payload = pack_payload(extra)
+        book.commit(self.param_groups, self.state)
+        book.shelf.states.flush()
+
+    def flush(self) -> None:
+        """Wait until everything is written and committed that is to be.
+
+        Raises:
+            StorageError: it could not be.
+        """
+        self._book.shelf.check()
+        self._book.shelf.states.flush()
+
+    def stats(self) -> OffloadStats:
+        """What moved so far."""
+        return OffloadStats.of(self._book.shelf, self._book.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in the schema of ``torch.optim.AdamW``, in new tensors.
+
+        The fp32 masters of 16-bit parameters are under an additional key ``masters``.
+
+        Raises:
+            BadInputError: it is larger than the budget.
+        """
+        book = self._book
+        book.shelf.check()
+        refuse_large(book)
+        book.follow(self.param_groups, self.state)
+        full, masters = book.states_of(range(len(book.roster.params)), self.state)
+        light, self.state = self.state, defaultdict(dict, full)
+        try:
+            packed = super().state_dict()
+        finally:
+            self.state = light
+        return {**packed, MASTERS: masters} if masters else packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a state that `state_dict`, or torch's Adam or AdamW, made.
+
+        Raises:
+            BadInputError: it does not fit; nothing was changed.
+        """
+        self._book.shelf.check()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
+        loaded = check_state_dict(state_dict, self.param_groups)
+        for values in loaded.groups:
+            check_hyper_parameters({**self.defaults, **values})
+        for group, values in zip(self.param_groups, loaded.groups, strict=True):
+            group.update({**values, **_OWN})
+        params = [param for group in self.param_groups for param in group["params"]]
+        steps = {params[number]: {"step": step} for number, step in loaded.steps.items()}
+        self.state = defaultdict(dict, steps)
+        self._book.replace(loaded, self.param_groups, self.state)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def close(self) -> None:
+        """Write what is to be written, and give the folder back; calling it again is fine.
+
+        Raises:
+            StorageError: it could not be written; the last commit is intact.
+        """
+        self._book.shelf.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise BadInputError(
+            "this optimizer's states may be in a file, so it cannot be pickled or copied",
+            fix="use state_dict()",
+        )
+
+    def _set_up(self, params: Any, hyper: dict[str, Any]) -> Roster:
+        defaults = {**hyper, **_OWN}
+        check_hyper_parameters(defaults)
+        super().__init__(params, defaults)
+        self.resumed_payload: dict[str, Any] | None = None
+        return Roster.of(self.param_groups, self.state)
+
+    def _keep(self, book: Book, payload: Payload | None) -> None:
+        self._book, self._payload = book, payload
+        weakref.finalize(self, book.shelf.close_quietly).atexit = False
+        close_at_exit(book.shelf)
+
+    def _check_gradients(self) -> bool:
+        """Whether there are any; all can be used."""
+        found = False
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    check_parameter(param)
+                    check_gradient(param)
+                    found = True
+        return found
+
+    def _clip(self) -> None:
+        limit = self._book.settings.clip_norm
+        if limit is None:
+            return
+        if getattr(self, "grad_scale", None) is not None:
+            raise BadInputError(
+                "clip_norm is given and the gradients are scaled",
+                fix="call scaler.unscale_(optimizer) before scaler.step(optimizer)",
+            )
+        clip_grad_norm_([p for p in self._book.roster.params if p.grad is not None], limit)
+
+
+_OWN = {"foreach": None, "capturable": False, "differentiable": False, "fused": True}
+"""What torch's groups have beside hyper-parameters; this optimizer is always fused."""
+
+_DEFAULTS = {
+    "lr": 1e-3,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 1e-2,
+    "amsgrad": False,
+    "maximize": False,
+    "decoupled_weight_decay": True,
+}

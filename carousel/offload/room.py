@@ -1,0 +1,178 @@
+"""What fits into a budget of RAM: the size of chunks, the ring, and how many chunks stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carousel.errors import BadInputError
+from carousel.offload.plan import ParamSpec, Plan, make_plan
+from carousel.offload.record import RecordLayout, layout_of
+
+__all__ = ["LARGEST_CHUNK", "Room", "Wishes", "make_room", "size_chunks"]
+
+LARGEST_CHUNK = 1 << 20
+SMALLEST_CHUNK = 1 << 12
+_FULL_RING = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller decides about RAM.
+
+    Args:
+        budget: bytes of RAM, None for all in RAM.
+        chunk_numel: elements of a chunk, None to choose.
+        ring: buffers of the ring, None to choose.
+        workers: threads that read and write.
+        masters: keep fp32 values of 16-bit parameters.
+        recoverable: whether a commit brings parameters back.
+        stored: whether there is a file at all.
+    """
+
+    budget: int | None
+    chunk_numel: int | None
+    ring: int | None
+    workers: int
+    masters: bool
+    recoverable: bool
+    stored: bool
+
+    @property
+    def least_ring(self) -> int:
+        """Buffers below which threads would wait for each other."""
+        return self.workers + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How RAM is used, in bytes where it says so.
+
+    Args:
+        layouts: of the chunks.
+        pinned: how many chunks, from the first, stay in RAM.
+        ring: buffers of the ring, 0 without one.
+        buffer_bytes: of one of them.
+        pinned_bytes: of the states that stay.
+        scratch_bytes: of gradients cast to the states' precision.
+    """
+
+    layouts: tuple[RecordLayout, ...]
+    pinned: int
+    ring: int
+    buffer_bytes: int
+    pinned_bytes: int
+    scratch_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        """RAM that is taken in all."""
+        return self.pinned_bytes + self.ring * self.buffer_bytes + self.scratch_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all states."""
+        return sum(layout.resident_bytes for layout in self.layouts)
+
+
+def size_chunks(specs: Sequence[ParamSpec], wishes: Wishes) -> Plan:
+    """The plan with the largest chunks of which a full ring takes at most half the budget.
+
+    Raises:
+        BadInputError: `chunk_numel` cannot be used.
+    """
+    if wishes.chunk_numel is not None:
+        return make_plan(specs, wishes.chunk_numel)
+    numel = LARGEST_CHUNK
+    plan = make_plan(specs, numel)
+    while wishes.budget is not None and numel > SMALLEST_CHUNK:
+        if make_room(plan, wishes, strict=False).used_bytes <= wishes.budget and (
+            _all_pinned(plan, wishes) or _ring_bytes(plan, wishes, _FULL_RING) <= wishes.budget // 2
+        ):
+            break
+        numel //= 2
+        plan = make_plan(specs, numel)
+    return plan
+
+
+def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
+    """Share the budget out: the ring first, then as many chunks as the rest holds.
+
+    Args:
+        plan: of the chunks.
+        wishes: of the caller.
+        strict: refuse what cannot work instead of exceeding the budget.
+
+    Raises:
+        BadInputError: the budget is below the least; the error has a table of what is needed.
+    """
+    layouts = _layouts(plan, wishes)
+    scratch = max((_scratch(plan, wishes)), default=0)
+    if wishes.budget is None:
+        ring = (wishes.ring or wishes.least_ring) if wishes.stored and layouts else 0
+        return _room(layouts, len(layouts), ring, scratch)
+    if not wishes.stored or not layouts:
+        room = _room(layouts, len(layouts), 0, scratch)
+        if strict and room.used_bytes > wishes.budget:
+            raise BadInputError(
+                f"ram_budget is {wishes.budget} bytes and the states take {room.used_bytes}",
+                fix="give storage=PATH for what does not fit, or a larger budget",
+            )
+        return room
+    for ring in range(wishes.ring or _FULL_RING, wishes.least_ring - 1, -1):
+        left = wishes.budget - scratch - ring * max(layout.nbytes for layout in layouts)
+        if left >= 0 or (wishes.ring is not None) or ring == wishes.least_ring:
+            break
+    room = _room(layouts, _prefix(layouts, left), ring, scratch)
+    if strict and room.used_bytes > wishes.budget:
+        raise BadInputError(
+            f"ram_budget is {wishes.budget} bytes, below the least that works\n{_table(room)}",
+            fix="give a larger ram_budget, or smaller chunks with chunk_numel",
+        )
+    return room
+
+
+def _room(layouts: tuple[RecordLayout, ...], pinned: int, ring: int, scratch: int) -> Room:
+    buffer = max((layout.nbytes for layout in layouts), default=0)
+    kept = sum(layout.resident_bytes for layout in layouts[:pinned])
+    return Room(layouts, pinned, ring, buffer, kept, scratch)
+
+
+def _prefix(layouts: Sequence[RecordLayout], budget: int) -> int:
+    for number, layout in enumerate(layouts):
+        budget -= layout.resident_bytes
+        if budget < 0:
+            return number
+    return len(layouts)
+
+
+def _layouts(plan: Plan, wishes: Wishes) -> tuple[RecordLayout, ...]:
+    return tuple(
+        layout_of(chunk, masters=wishes.masters, recoverable=wishes.recoverable)
+        for chunk in plan.chunks
+    )
+
+
+def _scratch(plan: Plan, wishes: Wishes) -> list[int]:
+    """Bytes of a chunk's gradients, where they are not of the states' precision."""
+    layouts = _layouts(plan, wishes)
+    pairs = zip(plan.chunks, layouts, strict=True)
+    return [layout.numel * 4 for chunk, layout in pairs if layout.dtype != chunk.dtype]
+
+
+def _ring_bytes(plan: Plan, wishes: Wishes, ring: int) -> int:
+    return ring * max((layout.nbytes for layout in _layouts(plan, wishes)), default=0)
+
+
+def _all_pinned(plan: Plan, wishes: Wishes) -> bool:
+    return make_room(plan, wishes, strict=False).pinned == len(plan.chunks)
+
+
+def _table(room: Room) -> str:
+    rows = [
+        ("ring", f"{room.ring} buffers of {room.buffer_bytes}", room.ring * room.buffer_bytes),
+        ("gradients cast to fp32", "", room.scratch_bytes),
+        ("states that stay in RAM", f"{room.pinned} chunks", room.pinned_bytes),
+        ("needed", "", room.used_bytes),
+    ]
+    return "\n".join(f"  {name:<24} {what:<28} {size:>12} bytes" for name, what, size in rows)

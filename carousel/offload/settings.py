@@ -1,0 +1,108 @@
+"""What a caller decides about RAM, storage and commits, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from carousel.errors import BadInputError
+from carousel.offload.room import Wishes
+from carousel.offload.states_file import IO_KINDS, IoKind
+from carousel.storage.budget import parse_size
+from carousel.storage.tier import DURABILITIES, Durability
+
+__all__ = ["OffloadSettings", "parse_budget_bytes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSettings:
+    """Options of `TieredAdamW` that are not the arithmetic's; see there.
+
+    Raises:
+        BadInputError: one of them cannot be used.
+
+    Example:
+        >>> OffloadSettings(ram_budget="1MiB", storage="states").budget
+        1048576
+    """
+
+    ram_budget: int | str | None = None
+    storage: str | Path | None = None
+    durability: Durability = "bounded"
+    commit_every: int = 1
+    clip_norm: float | None = None
+    chunk_numel: int | None = None
+    ring: int | None = None
+    readers: int = 2
+    io: IoKind = "auto"
+    master: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("durability", self.durability, DURABILITIES)
+        _one_of("io", self.io, IO_KINDS)
+        _one_of("master", self.master, ("auto", "none"))
+        _at_least("commit_every", self.commit_every, 0)
+        _at_least("readers", self.readers, 1)
+        if self.ring is not None:
+            _at_least("ring", self.ring, self.readers + 2)
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise BadInputError(f"clip_norm is {self.clip_norm}", fix="give a number above 0")
+        if self.ram_budget is not None:
+            parse_budget_bytes(self.ram_budget)
+
+    @property
+    def budget(self) -> int | None:
+        """The budget in bytes, None for no limit."""
+        return None if self.ram_budget is None else parse_budget_bytes(self.ram_budget)
+
+    @property
+    def folder(self) -> Path | None:
+        """The storage's folder."""
+        return None if self.storage is None else Path(self.storage).expanduser().absolute()
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether there are commits."""
+        return self.storage is not None and self.durability != "ephemeral"
+
+    def wishes(self, *, masters: bool, chunk_numel: int | None = None) -> Wishes:
+        """What they say of RAM.
+
+        Args:
+            masters: keep fp32 values of 16-bit parameters.
+            chunk_numel: elements of a chunk where the caller does not say.
+        """
+        return Wishes(
+            budget=self.budget,
+            chunk_numel=self.chunk_numel or chunk_numel,
+            ring=self.ring,
+            workers=self.readers + 1,
+            masters=masters,
+            recoverable=self.recoverable,
+            stored=self.storage is not None,
+        )
+
+
+def parse_budget_bytes(value: int | str) -> int:
+    """A budget in bytes.
+
+    Args:
+        value: a whole number, or a size like ``"64MiB"``.
+
+    Raises:
+        BadInputError: it cannot be read, or is not above 0.
+    """
+    try:
+        return int(parse_size(value, name="ram_budget").value)
+    except BadInputError as error:
+        raise BadInputError(error.problem, fix='give bytes like 67108864 or "64MiB"') from None
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise BadInputError(f"{name} is {value!r}", fix=f"choose one of {', '.join(choices)}")
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInputError(f"{name} is {value!r}", fix=f"give a whole number of at least {least}")

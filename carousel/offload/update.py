@@ -1,0 +1,145 @@
+"""One step's arithmetic: which chunks it visits, and what happens to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carousel.offload.engine import Visit
+from carousel.offload.kernel import Operands, fused_update
+from carousel.offload.plan import Chunk, Plan
+from carousel.offload.record import PARAM
+from carousel.offload.ring import Fields
+
+__all__ = ["Active", "Update", "copy_params", "flatten"]
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A parameter that a step updates.
+
+    Args:
+        grad: its gradient, one-dimensional.
+        step: Adam's step count, this one included; fp32, no dimensions.
+        group: number of its group.
+        fresh: it has no states yet: they are zero, whatever its record holds.
+    """
+
+    grad: Tensor
+    step: Tensor
+    group: int
+    fresh: bool
+
+
+class Update:
+    """A step.
+
+    Args:
+        plan: of the chunks.
+        params: all live parameters by number, one-dimensional.
+        active: what is updated, by number.
+        known: numbers of the parameters that have states from before.
+        groups: hyper-parameters.
+        scratch: (elements of a chunk,) fp32, for gradients of another precision.
+        grad_scale: what gradients are divided by.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        params: Sequence[Tensor],
+        active: Mapping[int, Active],
+        known: set[int],
+        *,
+        groups: Sequence[Mapping[str, Any]],
+        scratch: Tensor | None,
+        grad_scale: Tensor | None,
+    ) -> None:
+        self._params, self._active, self._known = params, active, known
+        self._groups, self._scratch, self._grad_scale = groups, scratch, grad_scale
+        self.visits = [
+            Visit(chunk.index, load=any(s.param in known for s in chunk.segments))
+            for chunk in plan.chunks
+            if any(s.param in active for s in chunk.segments)
+        ]
+        self._blank = {visit.chunk for visit in self.visits if not visit.load}
+
+    def likely_next(self) -> list[Visit]:
+        """The visits of a step after this one that updates the same parameters."""
+        return [Visit(visit.chunk, load=True) for visit in self.visits]
+
+    def apply(self, chunk: Chunk, fields: Fields) -> None:
+        """Update the chunk's parameters, and its fields in place."""
+        halves = self._scratch is not None and fields["m"].dtype != self._params_dtype(chunk)
+        self._begin(chunk, fields, masters=halves)
+        calls: dict[int, Operands] = {}
+        for segment in chunk.segments:
+            active = self._active.get(segment.param)
+            if active is None:
+                continue
+            here = slice(segment.offset, segment.offset + segment.length)
+            there = slice(segment.start, segment.start + segment.length)
+            operands = calls.setdefault(active.group, Operands())
+            grad = active.grad[there]
+            if halves:
+                assert self._scratch is not None
+                grad = self._scratch[here].copy_(grad)
+                operands.params.append(fields[PARAM][here])
+            else:
+                operands.params.append(self._params[segment.param][there])
+                grad = grad.to(operands.params[-1].dtype)
+            operands.grads.append(grad)
+            operands.m.append(fields["m"][here])
+            operands.v.append(fields["v"][here])
+            if chunk.amsgrad:
+                operands.vmax.append(fields["vmax"][here])
+            operands.steps.append(active.step)
+        for number, operands in calls.items():
+            fused_update(operands, self._groups[number], self._grad_scale)
+        if halves:
+            self._publish(chunk, fields)
+        elif PARAM in fields:
+            copy_params(self._params, chunk, fields)
+
+    def _begin(self, chunk: Chunk, fields: Fields, *, masters: bool) -> None:
+        """States that begin with this step are zero, and masters are their parameters' values."""
+        for segment in chunk.segments:
+            active = self._active.get(segment.param)
+            blank = chunk.index in self._blank
+            if not blank and not (active is not None and active.fresh):
+                continue
+            here = slice(segment.offset, segment.offset + segment.length)
+            for name, value in fields.items():
+                if name != PARAM:
+                    value[here].zero_()
+            if masters:
+                there = slice(segment.start, segment.start + segment.length)
+                fields[PARAM][here].copy_(self._params[segment.param][there])
+
+    def _publish(self, chunk: Chunk, fields: Fields) -> None:
+        """Give the live parameters their masters' values, rounded."""
+        for segment in chunk.segments:
+            if segment.param in self._active:
+                there = slice(segment.start, segment.start + segment.length)
+                here = slice(segment.offset, segment.offset + segment.length)
+                self._params[segment.param][there].copy_(fields[PARAM][here])
+
+    def _params_dtype(self, chunk: Chunk) -> torch.dtype:
+        return self._params[chunk.segments[0].param].dtype
+
+
+def copy_params(params: Sequence[Tensor], chunk: Chunk, fields: Fields) -> None:
+    """Copy the live parameters of a chunk into the field ``param`` of its record."""
+    for segment in chunk.segments:
+        there = slice(segment.start, segment.start + segment.length)
+        here = slice(segment.offset, segment.offset + segment.length)
+        fields[PARAM][here].copy_(params[segment.param][there])
+
+
+def flatten(tensor: Tensor) -> Tensor:
+    """All elements of a tensor in one dimension; a view where it is contiguous."""
+    return tensor.detach().reshape(-1)
