@@ -158,7 +158,7 @@ def kill_once(nursery, folder, every, how, moments):
     nursery.stdin.flush()
     child = int(nursery.stdout.readline())
     told = -1
-    for _ in range(moments.randint(0, 12)):
+    for _ in range(moments.randint(0, 5)):
         told = int(nursery.stdout.readline())
     late = moments.uniform(0, 0.2 if told < 0 else 0.02)
     threading.Timer(late, os.kill, (child, signal.SIGKILL)).start()
