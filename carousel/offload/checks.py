@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from carousel.errors import BadInputError
 
-__all__ = ["check_gradient", "check_hyper_parameters", "check_parameter", "plain_group"]
+__all__ = ["check_gradients", "check_hyper_parameters", "check_parameter", "clip", "plain_group"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _HALVES = (torch.bfloat16, torch.float16)
@@ -56,7 +57,44 @@ def check_parameter(param: Any) -> None:
         )
 
 
-def check_gradient(param: Tensor) -> None:
+def check_gradients(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any parameter has a gradient; all of them can be used.
+
+    Raises:
+        BadInputError: one of them cannot, or its parameter cannot any more.
+    """
+    found = False
+    for group in groups:
+        for param in group["params"]:
+            if param.grad is not None:
+                check_parameter(param)
+                _check_gradient(param)
+                found = True
+    return found
+
+
+def clip(params: Sequence[Tensor], limit: float | None, grad_scale: Tensor | None) -> None:
+    """Clip the norm of all gradients, in place.
+
+    Args:
+        params: of the optimizer.
+        limit: of the norm, None for none.
+        grad_scale: what gradients are still to be divided by.
+
+    Raises:
+        BadInputError: they are.
+    """
+    if limit is None:
+        return
+    if grad_scale is not None:
+        raise BadInputError(
+            "clip_norm is given and the gradients are scaled",
+            fix="call scaler.unscale_(optimizer) before scaler.step(optimizer)",
+        )
+    clip_grad_norm_([param for param in params if param.grad is not None], limit)
+
+
+def _check_gradient(param: Tensor) -> None:
     """Refuse a gradient that does not belong to its parameter.
 
     Raises:

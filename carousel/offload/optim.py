@@ -10,14 +10,14 @@ from typing import Any, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from carousel.at_exit import close_at_exit
 from carousel.errors import BadInputError
 from carousel.offload.book import Book, refuse_large
-from carousel.offload.checks import check_gradient, check_hyper_parameters, check_parameter
+from carousel.offload.checks import check_gradients, check_hyper_parameters, check_parameter, clip
 from carousel.offload.commit import pack_payload
+from carousel.offload.deepspeed import from_deepspeed
 from carousel.offload.loading import MASTERS, check_state_dict
 from carousel.offload.recovery import Recovery
 from carousel.offload.roster import Roster
@@ -25,6 +25,7 @@ from carousel.offload.settings import OffloadSettings
 from carousel.offload.shelf import Shelf
 from carousel.offload.states_file import IoKind
 from carousel.offload.stats import OffloadStats
+from carousel.offload.transfer import export_states, open_states
 from carousel.storage.tier import Durability
 
 __all__ = ["Payload", "TieredAdamW"]
@@ -170,19 +171,6 @@ class TieredAdamW(Optimizer):
             BadInputError: there is no commit, or an option cannot be used.
             SchemaMismatchError: it is of other parameters.
             StorageError: it was damaged since; nothing was changed.
-
-        Example:
-            >>> import tempfile
-            >>> weight = torch.nn.Parameter(torch.zeros(3))
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     optimizer = TieredAdamW([weight], storage=folder)
-            ...     weight.sum().backward()
-            ...     optimizer.step()
-            ...     optimizer.close()
-            ...     again = torch.nn.Parameter(torch.zeros(3))
-            ...     TieredAdamW.resume([again], folder).close()
-            >>> torch.equal(weight, again)
-            True
         """
         settings = OffloadSettings(storage=storage, **options)
         self = cls.__new__(cls)
@@ -228,10 +216,10 @@ class TieredAdamW(Optimizer):
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and float(found_inf):
             return loss
-        if not self._check_gradients():
+        if not check_gradients(self.param_groups):
             return loss
         book.check_groups(self.param_groups)
-        self._clip()
+        clip(book.roster.params, book.settings.clip_norm, getattr(self, "grad_scale", None))
         book.follow(self.param_groups, self.state)
         book.update(self.param_groups, self.state, getattr(self, "grad_scale", None))
         if book.due:
@@ -316,6 +304,43 @@ class TieredAdamW(Optimizer):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    def export(self, path: str | Path) -> None:
+        """Stream the state into a file, for states that are too large for `state_dict`.
+
+        Args:
+            path: the file; ``torch.load(path, mmap=True, weights_only=True)`` gives a state_dict
+                that `load_state_dict`, here and of torch, takes.
+
+        Raises:
+            StorageIOError: it cannot be written.
+        """
+        book = self._book
+        book.shelf.check()
+        book.follow(self.param_groups, self.state)
+        export_states(Path(path), book, self.param_groups, self.state)
+
+    def import_(self, path: str | Path) -> None:
+        """Take the state from a file that `export` made, or ``torch.save`` of a state_dict.
+
+        Raises:
+            BadInputError: it does not fit. `StorageCorruptedError`: it holds something else.
+        """
+        self.load_state_dict(open_states(Path(path)))
+
+    @classmethod
+    def from_deepspeed_config(cls, params: Any, config: Mapping[str, Any], **options: Any) -> Self:
+        """An optimizer with the options of a DeepSpeed configuration.
+
+        Args:
+            params: parameters or groups.
+            config: see `carousel.offload.deepspeed.from_deepspeed`.
+            **options: of the constructor; they win. ``ram_budget`` has no counterpart there.
+
+        Raises:
+            BadInputError: a key has no counterpart.
+        """
+        return cls(params, **{**from_deepspeed(config), **options})
+
     def close(self) -> None:
         """Write what is to be written, and give the folder back; calling it again is fine.
 
@@ -347,28 +372,6 @@ class TieredAdamW(Optimizer):
         self._book, self._payload = book, payload
         weakref.finalize(self, book.shelf.close_quietly).atexit = False
         close_at_exit(book.shelf)
-
-    def _check_gradients(self) -> bool:
-        """Whether there are any; all can be used."""
-        found = False
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    check_parameter(param)
-                    check_gradient(param)
-                    found = True
-        return found
-
-    def _clip(self) -> None:
-        limit = self._book.settings.clip_norm
-        if limit is None:
-            return
-        if getattr(self, "grad_scale", None) is not None:
-            raise BadInputError(
-                "clip_norm is given and the gradients are scaled",
-                fix="call scaler.unscale_(optimizer) before scaler.step(optimizer)",
-            )
-        clip_grad_norm_([p for p in self._book.roster.params if p.grad is not None], limit)
 
 
 _OWN = {"foreach": None, "capturable": False, "differentiable": False, "fused": True}

@@ -1,0 +1,115 @@
+"""States into a file that torch reads, and back, without all of them in RAM at once."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carousel.errors import BadInputError, StorageCorruptedError, StorageIOError
+from carousel.offload.book import Book, Groups, State
+from carousel.offload.loading import MASTERS
+from carousel.storage.disk import sync_file, sync_folder
+
+__all__ = ["export_states", "open_states"]
+
+
+def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
+    """Write a state_dict into a file, parameter by parameter; it is there whole or not at all.
+
+    The file is laid out first, with room for tensors that nobody has filled, and then filled
+    through a shared mapping, whose pages the system may drop at any time.
+
+    Args:
+        path: the file; ``torch.load(path, mmap=True, weights_only=True)`` reads it.
+        book: of the optimizer.
+        groups: its ``param_groups``.
+        state: its ``state``.
+
+    Raises:
+        StorageIOError: the file cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with torch.serialization.skip_data():
+            torch.save(_outline(book, groups, state), fresh)
+        _take_space(fresh)
+        with _shared_mappings():
+            there = torch.load(fresh, mmap=True, weights_only=True)
+        for number, kept in there["state"].items():
+            full, masters = book.states_of([number], state)
+            (values,) = full.values()
+            for name, value in values.items():
+                kept[name].copy_(value)
+            if number in masters:
+                there[MASTERS][number].copy_(masters[number])
+        del there
+        sync_file(fresh)
+        fresh.replace(path)
+        sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch's writer raises the latter
+        raise StorageIOError(f"{path} cannot be written: {error}") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def open_states(path: Path) -> dict[str, Any]:
+    """The state_dict in a file, its tensors read when they are used.
+
+    Raises:
+        BadInputError: there is no such file. `StorageCorruptedError`: it holds something else.
+    """
+    if not path.is_file():
+        raise BadInputError(f"{path} does not exist", fix="give a file that export made")
+    try:
+        loaded = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise StorageCorruptedError(f"{path} cannot be read as a state_dict: {error}") from error
+    if not isinstance(loaded, Mapping) or not {"state", "param_groups"} <= loaded.keys():
+        raise StorageCorruptedError(f"{path} holds no state of an optimizer")
+    return dict(loaded)
+
+
+def _outline(book: Book, groups: Groups, state: State) -> dict[str, Any]:
+    """The state_dict, with tensors that take no RAM before somebody writes to them."""
+    roster, states = book.roster, book.shelf.states
+    parts: dict[int, dict[str, Tensor]] = {}
+    masters: dict[int, Tensor] = {}
+    for number, (param, spec) in enumerate(zip(roster.params, roster.specs, strict=True)):
+        if not state.get(param):
+            continue
+        dtype = states.dtype_of(spec.dtype)
+        names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * spec.amsgrad
+        parts[number] = {"step": torch.zeros(())}
+        parts[number] |= {name: torch.empty(param.shape, dtype=dtype) for name in names}
+        if dtype != param.dtype:
+            masters[number] = torch.empty(param.shape, dtype=dtype)
+    first = 0
+    packed = []
+    for group in groups:
+        count = len(group["params"])
+        plain = {name: value for name, value in group.items() if name != "params"}
+        packed.append({**plain, "params": list(range(first, first + count))})
+        first += count
+    outline: dict[str, Any] = {"state": parts, "param_groups": packed}
+    return {**outline, MASTERS: masters} if masters else outline
+
+
+def _take_space(path: Path) -> None:
+    """A page of a mapping that the disk has no room for would end the process."""
+    with path.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+@contextmanager
+def _shared_mappings() -> Iterator[None]:
+    """What torch loads with mmap is written through to the file."""
+    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
+        yield
