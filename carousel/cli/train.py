@@ -59,6 +59,7 @@ _PANELS = {
         "momentum",
         "nesterov",
         "weight_decay",
+        "offload",
         "augment",
         "device",
         "seed",

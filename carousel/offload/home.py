@@ -12,13 +12,14 @@ from carousel.offload.commit import Commit, CommitLog
 from carousel.offload.plan import Plan
 from carousel.offload.states_file import IoKind, StatesFile
 from carousel.storage.creation import DATA, LOCK, own_folder
+from carousel.storage.lmdb.index_file import INDEX_FILE
 from carousel.storage.owner import MARKER
 from carousel.storage.tier import DURABILITIES, Durability
 
 __all__ = ["Home"]
 
 _FILE = re.compile(r"states-(\d+)\.bin(\.new)?")
-_OURS = (DATA, LOCK, MARKER)
+_OURS = (DATA, LOCK, MARKER, INDEX_FILE)
 
 
 class Home:
@@ -48,10 +49,12 @@ class Home:
     def clear(folder: Path) -> None:
         """Remove what an optimizer left in a folder, whatever state it is in.
 
+        A folder without a file of states is left alone: it may hold samples.
+
         Raises:
             StorageLockedError: it is in use.
         """
-        if not folder.is_dir():
+        if not folder.is_dir() or not any(_FILE.fullmatch(p.name) for p in folder.iterdir()):
             return
         owner = own_folder(folder)
         try:

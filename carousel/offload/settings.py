@@ -83,17 +83,18 @@ class OffloadSettings:
         )
 
 
-def parse_budget_bytes(value: int | str) -> int:
+def parse_budget_bytes(value: int | str, *, name: str = "ram_budget") -> int:
     """A budget in bytes.
 
     Args:
         value: a whole number, or a size like ``"64MiB"``.
+        name: what to call it in an error.
 
     Raises:
         BadInputError: it cannot be read, or is not above 0.
     """
     try:
-        return int(parse_size(value, name="ram_budget").value)
+        return int(parse_size(value, name=name).value)
     except BadInputError as error:
         raise BadInputError(error.problem, fix='give bytes like 67108864 or "64MiB"') from None
 

@@ -17,6 +17,7 @@ from carousel.data import Stream, load_stream
 from carousel.errors import BadInputError
 from carousel.models import make_model
 from carousel.runs.config import TrainConfig
+from carousel.runs.offload import check_room
 from carousel.runs.precheck import DEVICE_FIX, METHOD_FLAGS, check_settings, strategy_options
 from carousel.runs.rehearsal import rehearse
 from carousel.storage import StorageTier
@@ -70,6 +71,8 @@ def gather_ingredients(config: TrainConfig, storage: Path, *, discard: bool = Fa
     model = make_model(config.model, stream.input_shape, stream.n_classes, seed=config.seed)
     model.to(device)
     optimizer = _optimizer(config, model)
+    if config.offload is not None:
+        check_room(config, model)
     parts = Ingredients(resolved, stream, model, optimizer, device, options)
     rehearse(
         lambda tier: build_strategy(_without_budget(parts), tier, run="rehearsal"),

@@ -119,6 +119,10 @@ class TrainConfig(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd.")
     nesterov: bool = Field(False, description="Nesterov's form of momentum, for sgd.")
     weight_decay: float = Field(0.0, ge=0, description="Weight decay.")
+    offload: int | str | None = _derived(
+        "RAM for the states of adamw, as in 256MiB; the rest streams through the run folder.",
+        "all in RAM",
+    )
     augment: Literal["none", "crop", "crop-flip", "imagenet"] = Field(
         "none",
         description="Random changes of training images: none, crop, crop-flip, or imagenet.",

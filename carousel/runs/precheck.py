@@ -15,6 +15,7 @@ from carousel.data.registry import check_benchmark
 from carousel.errors import BadInputError
 from carousel.memory.names import lookup
 from carousel.memory.sizes import parse_memory_size
+from carousel.offload.settings import parse_budget_bytes
 from carousel.runs.config import TrainConfig
 from carousel.runs.loggers import check_loggers
 from carousel.storage.budget import parse_budget
@@ -59,6 +60,7 @@ def check_settings(config: TrainConfig, storage: Path) -> None:
     _check_names(config, options)
     check_class_order(config.class_order)
     _check_optimizer(config, options)
+    _check_offload(config)
     if not _DEVICE.fullmatch(config.device):
         raise BadInputError(f"device is {config.device!r}", fix=DEVICE_FIX)
     if config.memory_size is not None:
@@ -99,6 +101,18 @@ def _check_optimizer(config: TrainConfig, options: Mapping[str, Any]) -> None:
         raise BadInputError(
             f"nesterov is given with {how}", fix="use optimizer sgd and a momentum above 0"
         )
+
+
+def _check_offload(config: TrainConfig) -> None:
+    if config.offload is None:
+        return
+    parse_budget_bytes(config.offload, name="offload")
+    if config.optimizer != "adamw":
+        raise BadInputError(
+            f"offload is given with optimizer {config.optimizer}", fix="use optimizer adamw"
+        )
+    if config.device.split(":")[0] not in ("auto", "cpu"):
+        raise BadInputError(f"offload is given with device {config.device}", fix="use device cpu")
 
 
 def _check_names(config: TrainConfig, options: Mapping[str, Any]) -> None:

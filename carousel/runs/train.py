@@ -31,6 +31,7 @@ from carousel.runs.interrupt import RunInterrupted, StopRequest, stop_on_signals
 from carousel.runs.launch import Launch
 from carousel.runs.loggers import flatten, open_loggers
 from carousel.runs.observer import Marker, Observer, carousel_sample
+from carousel.runs.offload import offloading
 from carousel.runs.outcome import problems_of, summarize, write_report
 from carousel.runs.progress import RunProgress
 from carousel.runs.results import UNTRAINED, Results
@@ -73,7 +74,10 @@ def _train(launch: Launch, progress: RunProgress) -> dict[str, Any]:
     with _logging_to(launch.folder.log_file), stop_on_signals() as stop:
         _log.info("%s %s in %s", launch.action, parts.config.strategy, launch.folder.path)
         try:
-            with _Session(parts, launch, progress, stop) as session:
+            with (
+                offloading(parts, launch.folder.path / "offload") as complete,
+                _Session(complete, launch, progress, stop) as session,
+            ):
                 return session.run()
         except RunInterrupted:
             _log.info("interrupted")

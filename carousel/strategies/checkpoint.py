@@ -19,6 +19,7 @@ from carousel.errors import BadInputError, CarouselError, CheckpointError
 from carousel.memory.checkpoint import latest_checkpoint, save_numbered
 from carousel.strategies.loader import StreamLoader
 from carousel.strategies.memory_loader import MemoryLoader
+from carousel.strategies.optimizer_file import drop_unnamed, find_optimizer, keep_optimizer
 from carousel.strategies.state import (
     learner_state,
     put_back_learner,
@@ -147,17 +148,21 @@ class RunCheckpoint(SupervisedPlugin):
         if position is None:
             position = Position(clock.train_exp_counter)
         loader = strategy.dataloader
+        number = clock.train_iterations
+        optimizer = keep_optimizer(strategy.optimizer, self.folder, number)
         state = {
             "format": _FORMAT,
             "position": [position.experiences, position.epoch, position.iteration],
-            "learner": learner_state(strategy),
+            "learner": learner_state(strategy, optimizer),
             "parts": {name: part.state_dict() for name, part in _parts(strategy, self).items()},
             "clock": {name: getattr(clock, name) for name in _COUNTERS},
             "loader": loader.state_dict() if isinstance(loader, _RESUMABLE) else None,
             "random": random_state(),
             "extra": self.extra,
         }
-        return save_numbered(self.folder, clock.train_iterations, state)
+        path = save_numbered(self.folder, number, state)
+        drop_unnamed(self.folder, optimizer)
+        return path
 
     def restore(self, strategy: Any, experiences: Sequence[Any]) -> Position | None:
         """Put the newest intact checkpoint into a strategy that has not been trained yet.
@@ -254,7 +259,9 @@ class RunCheckpoint(SupervisedPlugin):
             self._stop.obey()
 
     def _put_back(self, strategy: Any, state: dict[str, Any], experiences: Sequence[Any]) -> None:
-        put_back_learner(strategy, state["learner"], experiences)
+        learner = state["learner"]
+        optimizer = find_optimizer(learner["optimizer"], self.folder)
+        put_back_learner(strategy, {**learner, "optimizer": optimizer}, experiences)
         parts = _parts(strategy, self)
         if parts.keys() != state["parts"].keys():
             raise CheckpointError(

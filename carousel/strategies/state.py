@@ -23,13 +23,18 @@ __all__ = [
 ]
 
 
-def learner_state(strategy: Any) -> dict[str, Any]:
-    """Model and optimizer of an Avalanche strategy; the optimizer's parameters by name."""
+def learner_state(strategy: Any, optimizer: dict[str, Any]) -> dict[str, Any]:
+    """Model and optimizer of an Avalanche strategy; the optimizer's parameters by name.
+
+    Args:
+        strategy: whose state is wanted.
+        optimizer: what is kept of its optimizer.
+    """
     names = {id(p): name for name, p in (strategy.optimized_param_id or {}).items()}
     names |= {id(p): name for name, p in strategy.model.named_parameters()}
     return {
         "model": strategy.model.state_dict(),
-        "optimizer": strategy.optimizer.state_dict(),
+        "optimizer": optimizer,
         "optimized": [
             [names.get(id(p), "") for p in group["params"]]
             for group in strategy.optimizer.param_groups
@@ -116,11 +121,23 @@ def _put_back_optimizer(strategy: Any, state: dict[str, Any]) -> None:
     for group, names in zip(optimizer.param_groups, groups, strict=True):
         if all(name in parameters for name in names):
             group["params"] = [parameters[name] for name in names]
-    optimizer.load_state_dict(state["optimizer"])
-    for parameter in [p for p, kept in optimizer.state.items() if not _fits(p, kept)]:
-        # it grew after the last step: Avalanche drops its state when it makes the optimizer next
-        optimizer.state[parameter] = {}
+    optimizer.load_state_dict(_fitting(state["optimizer"], optimizer))
     strategy.optimized_param_id = parameters
+
+
+def _fitting(saved: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+    """The saved state without that of parameters which grew after the last step.
+
+    Avalanche drops it when it makes the optimizer next.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    grown = {
+        number
+        for number, parameter in zip(numbers, parameters, strict=False)
+        if not _fits(parameter, saved["state"].get(number, {}))
+    }
+    return {**saved, "state": {n: kept for n, kept in saved["state"].items() if n not in grown}}
 
 
 def _fits(parameter: Tensor, kept: dict[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from carousel.errors import (
     TierFullError,
 )
 from carousel.offload import TieredAdamW
+from carousel.storage import LMDBTier
 
 SMALL = {"ram_budget": "300KiB", "chunk_numel": 4096, "durability": "process"}
 
@@ -266,6 +267,16 @@ def test_a_folder_that_holds_something_is_not_written_over(twins, tmp_path):
     ours.close()
     with pytest.raises(BadInputError, match="no commit"):
         resume(twins, tmp_path)
+
+
+def test_samples_are_not_discarded(twins, tmp_path):
+    with LMDBTier(tmp_path) as tier:
+        tier.reserve_ids(10)
+    for fresh in (False, True):
+        with pytest.raises(BadInputError, match="samples"):
+            twins.ours(storage=tmp_path, fresh=fresh, **SMALL)
+    with LMDBTier(tmp_path) as tier:
+        assert tier.high_water == 10
 
 
 def test_nothing_to_resume(twins, tmp_path):
