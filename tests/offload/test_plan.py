@@ -1,7 +1,7 @@
 """Every element is in one chunk, cut where the kernel does not notice."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carousel.errors import BadInputError
@@ -12,6 +12,7 @@ def specs(*shapes, **options):
     return [ParamSpec(shape, "float32", **options) for shape in shapes]
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.lists(st.integers(0, 700), max_size=12),
     chunk=st.sampled_from([64, 128, 256]),

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carousel.errors import BadInputError
@@ -29,6 +29,7 @@ def specs(*sizes, dtype="float32"):
     return [ParamSpec((size,), dtype) for size in sizes]
 
 
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.lists(st.integers(1, 5_000_000), min_size=1, max_size=6),
     budget=st.integers(MIB, 200 * MIB),
