@@ -27,7 +27,8 @@ def commands(document: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/cli.md", "docs/configs.md", "docs/metrics.md"]
+    "document",
+    ["README.md", "docs/cli.md", "docs/compare.md", "docs/configs.md", "docs/metrics.md"],
 )
 def test_commands_of_a_document_run_in_order(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
