@@ -188,6 +188,7 @@ def test_after_ctrl_c_and_after_a_kill_the_same_command_goes_on(carousel, tmp_pa
         (("--strategies", "er", "--set", "gate=balanced,balancd"), "er: unknown gate 'balancd'"),
         (("--strategies", "er", "--set", "strategy.los=bce"), "did you mean loss?"),
         (("--strategies", "bic", "--set", "memory_size=20,5"), "bic: "),
+        (("--config", "er-digits", "--defaults"), "--config and --defaults are both given"),
         (("--config", "./absent.yaml"), "absent.yaml cannot be read"),
     ],
 )
