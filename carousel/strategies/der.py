@@ -158,7 +158,17 @@ class DERPlusPlus(LeanTemplate):
         return {**super().sample_fields(facts), **stored_logits(torch.empty(0, width), width)}
 
     def check_stream(self, facts: StreamFacts) -> None:
-        """Records have room for the classes of the whole stream, as far as they are known."""
+        """Records have room for the classes of the whole stream, as far as they are known.
+
+        Raises:
+            BadInputError: `n_classes` is less than that.
+        """
+        if self._n_classes is not None and self._n_classes < facts.n_classes:
+            raise BadInputError(
+                f"the stream has {facts.n_classes} classes, and a record has room for "
+                f"{self._n_classes} logits",
+                fix="give n_classes=, the classes of the whole stream",
+            )
         self._records.classes = facts.n_classes
 
     def forward(self) -> Tensor:
