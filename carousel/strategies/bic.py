@@ -137,9 +137,7 @@ class BiC(LeanTemplate):
         self._weight = parse_distill_weight(distill_weight)
         self._share = parse_share(validation)
         self._bias_epochs = bias_epochs
-        self._fit = BiasFit(
-            optimizer=bias_optimizer, lr=bias_lr, l2=bias_l2, batch_size=train_mb_size
-        )
+        self._fit = BiasFit(optimizer=bias_optimizer, lr=bias_lr, l2=bias_l2)
         rules = Rules(update="experience", replay="mixed", only=("update",))
         memory.suit(rules, method="BiC", strategy=self)
         require_stream(memory.rules, "BiC")
@@ -228,10 +226,9 @@ class BiC(LeanTemplate):
     def _correct_bias(self) -> None:
         """Stage 2."""
         epochs = self._bias_epochs or max(self.train_epochs, _LEAST_BIAS_EPOCHS)
-        rng = generator(self.memory.seed, f"bias {self._stage.first_id}")
         labels = self.held_out.labels.to(self.device)
         logits = self._held_out_logits()
-        self.model.apply_line(self._fit(logits, labels, self._stage.new, epochs=epochs, rng=rng))
+        self.model.apply_line(self._fit(logits, labels, self._stage.new, epochs=epochs))
 
     @torch.no_grad()
     def _held_out_logits(self) -> Tensor:
