@@ -39,8 +39,11 @@ lint: $(VENV)/.installed-dev ## style, types, and the floors of the house
 bench: $(VENV)/.installed ## the quick benchmarks: ratios against limits and peers
 	$(BIN)/python -m benchmarks
 
-study: $(VENV)/.installed ## the accuracy studies: an hour or more
+study: $(VENV)/.installed ## the accuracy studies: several hours, resumable
 	$(BIN)/python -m benchmarks.accuracy_er --json docs/results/accuracy_er.json
+	$(BIN)/python -m benchmarks.accuracy_seven --json docs/results/accuracy_seven.json
+	$(BIN)/python -m benchmarks.baseline_fidelity --json docs/results/baseline_fidelity.json
+	$(BIN)/python -m benchmarks.sensitivity --json docs/results/sensitivity.json
 
 docs: $(VENV)/.installed-dev ## the documentation as a site in ./site
 	$(BIN)/mkdocs build --strict

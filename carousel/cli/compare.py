@@ -13,6 +13,7 @@ from rich.console import Console
 from carousel.cli.failures import FAILURE
 from carousel.cli.flags import JsonFlag
 from carousel.cli.store import print_json
+from carousel.errors import BadInputError
 from carousel.report.study.results import StudyResults
 from carousel.runs.config import read_config_file
 from carousel.runs.shipped import config_path
@@ -134,6 +135,10 @@ def compare(
     from carousel.runs.study.folder import default_study_path
     from carousel.runs.study.settings import plan_study
 
+    if config and defaults:
+        raise BadInputError(
+            "--config and --defaults are both given", fix="give one: a file starts from defaults"
+        )
     study = plan_study(
         file=read_config_file(config_path(config)) if config else None,
         strategies=strategies,

@@ -59,6 +59,14 @@ class Curated:
         """Slots of the memory size; None before the first sample where that is in bytes."""
         return self._core.slab.slots if self._core else self._settings.known_slots
 
+    def slots_for(self, fields: Mapping[str, FieldValue]) -> int:
+        """Slots of the memory size for samples with fields (n, *shape) like these.
+
+        Raises:
+            BadInputError: the memory size does not fit them or the machine.
+        """
+        return self.slots or self._settings.plan(schema_of(fields)).slots
+
     @property
     def capacity(self) -> int | None:
         """Slots that may be filled now, see `resize`; fewer while the machine is short of memory.

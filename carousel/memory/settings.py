@@ -21,7 +21,7 @@ from carousel.memory.gate import GATES, Gate, GateBatch, make_gate, parse_ratio
 from carousel.memory.pressure import PressureWatch
 from carousel.memory.replacement import Replacement, make_replacement
 from carousel.memory.schema import Schema
-from carousel.memory.sizes import most_swaps, parse_memory_size, plan_memory
+from carousel.memory.sizes import MemoryPlan, most_swaps, parse_memory_size, plan_memory
 from carousel.memory.slab import Slab
 from carousel.memory.swap import SwapEngine
 from carousel.storage.budget import BudgetLike, parse_budget
@@ -161,6 +161,15 @@ class Settings:
         for name, rng in self.rngs.items():
             seeds.load_state(rng, state["rngs"][name])
 
+    def plan(self, schema: Schema) -> MemoryPlan:
+        """Slots and spares for samples of a schema.
+
+        Raises:
+            BadInputError: the memory size does not fit the schema or the machine.
+        """
+        swaps = most_swaps(self.ratio, swap=self.swap)
+        return plan_memory(self.memory_size, schema, swaps_per_step=swaps)
+
     def build_core(self, schema: Schema, tier: StorageTier) -> Core:
         """Slots and engine for samples of a schema.
 
@@ -178,10 +187,7 @@ class Settings:
                 publish_every=self.publish_every,
             )
 
-        plan = plan_memory(
-            self.memory_size, schema, swaps_per_step=most_swaps(self.ratio, swap=self.swap)
-        )
-        return Core(schema, plan, make_engine)
+        return Core(schema, self.plan(schema), make_engine)
 
 
 def open_storage(

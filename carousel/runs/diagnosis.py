@@ -31,6 +31,7 @@ _OPTIONAL = {
     "pyfiglet": "the streams figlet-94 and glyph-94",
     "tensorboard": "--logger tensorboard",
     "wandb": "--logger wandb",
+    "ray": "carousel compare --ray",
 }
 _LEAST_DISK = 1 << 30
 _LEAST_MEMORY = 1 << 30

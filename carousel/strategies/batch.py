@@ -59,11 +59,14 @@ def evaluation_transform(
 
 
 def append_samples(mbatch: list[Tensor], x: Tensor) -> None:
-    """Append (n, *shape) model input to the samples of a mini-batch, in place.
+    """Append (n, *shape) model input to the samples of a mini-batch, in place; it may be empty.
 
     Raises:
         SchemaMismatchError: they do not look like the samples of the stream.
     """
+    if not mbatch:
+        mbatch.append(x)
+        return
     stream = mbatch[0]
     if x.dtype == stream.dtype:
         try:

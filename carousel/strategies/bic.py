@@ -26,8 +26,9 @@ from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.place import place_of
 from carousel.strategies.plugin import CarMPlugin
 from carousel.strategies.raw import RawSource
-from carousel.strategies.rules import Rules
+from carousel.strategies.rules import Rules, require_stream
 from carousel.strategies.teacher import Teacher
+from carousel.strategies.uncertainty import evaluating
 
 __all__ = ["BiC", "distillation"]
 
@@ -136,10 +137,10 @@ class BiC(LeanTemplate):
         self._weight = parse_distill_weight(distill_weight)
         self._share = parse_share(validation)
         self._bias_epochs = bias_epochs
-        self._fit = BiasFit(
-            optimizer=bias_optimizer, lr=bias_lr, l2=bias_l2, batch_size=train_mb_size
-        )
-        memory.suit(Rules(update="experience", replay="mixed", only=("update",)), method="BiC")
+        self._fit = BiasFit(optimizer=bias_optimizer, lr=bias_lr, l2=bias_l2)
+        rules = Rules(update="experience", replay="mixed", only=("update",))
+        memory.suit(rules, method="BiC", strategy=self)
+        require_stream(memory.rules, "BiC")
         super().__init__(
             model=BiasCorrected(model),
             optimizer=optimizer,
@@ -212,18 +213,22 @@ class BiC(LeanTemplate):
         self.model.begin(self._stage.new)
 
     def _after_training_exp(self, **kwargs: Any) -> None:
-        if len(self._stage.old) and len(self._stage.new) and len(self.held_out):
+        if self._can_compare():
             self._correct_bias()
         self._stage = _Stage()
         super()._after_training_exp(**kwargs)
 
+    def _can_compare(self) -> bool:
+        """Whether there are validation samples of new classes and of old ones."""
+        is_new = torch.isin(self.held_out.labels, self._stage.new.cpu())
+        return bool(is_new.any()) and not bool(is_new.all())
+
     def _correct_bias(self) -> None:
         """Stage 2."""
         epochs = self._bias_epochs or max(self.train_epochs, _LEAST_BIAS_EPOCHS)
-        rng = generator(self.memory.seed, f"bias {self._stage.first_id}")
         labels = self.held_out.labels.to(self.device)
         logits = self._held_out_logits()
-        self.model.apply_line(self._fit(logits, labels, self._stage.new, epochs=epochs, rng=rng))
+        self.model.apply_line(self._fit(logits, labels, self._stage.new, epochs=epochs))
 
     @torch.no_grad()
     def _held_out_logits(self) -> Tensor:
@@ -232,13 +237,11 @@ class BiC(LeanTemplate):
         transform = evaluation_transform(
             self.experience.dataset, self.memory.source, self.memory.transform
         )
-        was_training = self.model.training
-        self.model.eval()
         logits = []
-        for raw in torch.split(self.held_out.x, self.eval_mb_size):
-            x = raw.to(self.device)
-            logits.append(self.model(x if transform is None else transform(x)))
-        self.model.train(was_training)
+        with evaluating(self.model):
+            for raw in torch.split(self.held_out.x, self.eval_mb_size):
+                x = raw.to(self.device)
+                logits.append(self.model(x if transform is None else transform(x)))
         return torch.cat(logits)
 
     def _factors(self) -> Factors:

@@ -38,12 +38,17 @@ class ByBatchWithLogits(ByBatch):
     (n, width) float32, and are part of a checkpoint: a run that goes on within the experience
     finds the logits of the checkpoint, not those of steps that are done again.
 
+    Attributes:
+        classes: of the whole stream, as far as the strategy knows.
+
     Args:
         carousel: the memory.
         logits: gives those of the stream's rows of the mini-batch just trained on, (k, C).
-        width: logits a record has room for; None takes the number of the first ones.
+        width: logits a record has room for; None takes the number of the first ones, or
+            `classes` if that is more.
         rule: which logits a record keeps.
-        recompute: from raw samples (n, *shape) to logits (n, C), for ``"refresh"``.
+        recompute: from raw samples (n, *shape) and their (n,) tasks to logits (n, C), for
+            ``"refresh"``.
         per_class: samples of a class whose logits ``"refresh"`` recomputes.
         seed: of the choice of these.
     """
@@ -55,13 +60,14 @@ class ByBatchWithLogits(ByBatch):
         *,
         width: int | None,
         rule: LogitRule,
-        recompute: Callable[[Tensor], Tensor],
+        recompute: Callable[[Tensor, Tensor], Tensor],
         per_class: int,
         seed: int,
     ) -> None:
         super().__init__(carousel, self._of_picked_rows, LOGIT_FIELDS)
         self._logits = logits
         self._width = width
+        self.classes = 0
         self._rule = rule
         self._recompute = recompute
         self._per_class = per_class
@@ -120,8 +126,9 @@ class ByBatchWithLogits(ByBatch):
             fields, found = self.carousel.read(self.ids[rows.numpy()])
             there = torch.from_numpy(found)
             if there.any():
-                logits = self._recompute(fields["x"][there])
-                self._revise(rows[there], self._fields_of(logits))
+                read = rows[there]
+                logits = self._recompute(fields["x"][there], self.source.tasks[read])
+                self._revise(read, self._fields_of(logits))
 
     def state_dict(self) -> dict[str, Any]:
         """Which samples were met, and their logits where these may be revised."""
@@ -138,7 +145,7 @@ class ByBatchWithLogits(ByBatch):
         return self._fields_of(logits[mask.to(logits.device)])
 
     def _fields_of(self, logits: Tensor) -> dict[str, Tensor]:
-        return stored_logits(logits, self.width or logits.shape[1])
+        return stored_logits(logits, self.width or max(logits.shape[1], self.classes))
 
     def _revise(self, rows: Tensor, fields: dict[str, Tensor]) -> None:
         self.carousel.revise(self.ids[rows.numpy()], **fields)

@@ -32,6 +32,7 @@ from carousel.strategies.facts import StreamFacts
 from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.plugin import CarMPlugin
 from carousel.strategies.rules import Rules
+from carousel.strategies.uncertainty import evaluating
 
 __all__ = ["DERPlusPlus"]
 
@@ -53,7 +54,7 @@ class DERPlusPlus(LeanTemplate):
     the outputs it had when the logits were taken.
 
     Args:
-        model: what to train; of a growing head of Avalanche, give `n_classes` as well.
+        model: what to train; a growing head of Avalanche is fine.
         optimizer: over the model's parameters.
         memory: the replay memory; open rules become a reservoir that is updated every batch, and
             two draws a step.
@@ -66,7 +67,7 @@ class DERPlusPlus(LeanTemplate):
             transforms: training mode would change the statistics of batch normalisation.
         refresh_per_class: how many stored samples of each of its classes ``"refresh"`` takes.
         n_classes: logits a record has room for, at least the outputs the model will ever have; by
-            default those it has at the first step.
+            default those it has at the first step, and at least the classes of the stream.
         distill_weight: ``"original"``: alpha and beta as above. A number a: ``a * MSE + (1 - a) *
             CE`` in place of the two terms. ``"incremental"``: a is the share of old classes.
         train_mb_size: samples of the stream a step, and of each of the two batches of the memory
@@ -133,6 +134,7 @@ class DERPlusPlus(LeanTemplate):
                 only=("update", "replay"),
             ),
             method="DER++",
+            strategy=self,
         )
         super().__init__(
             model=model,
@@ -154,6 +156,20 @@ class DERPlusPlus(LeanTemplate):
         """A sample, its logits, and how many of them the model had."""
         width = self._n_classes or facts.n_classes
         return {**super().sample_fields(facts), **stored_logits(torch.empty(0, width), width)}
+
+    def check_stream(self, facts: StreamFacts) -> None:
+        """Records have room for the classes of the whole stream, as far as they are known.
+
+        Raises:
+            BadInputError: `n_classes` is less than that.
+        """
+        if self._n_classes is not None and self._n_classes < facts.n_classes:
+            raise BadInputError(
+                f"the stream has {facts.n_classes} classes, and a record has room for "
+                f"{self._n_classes} logits",
+                fix="give n_classes=, the classes of the whole stream",
+            )
+        self._records.classes = facts.n_classes
 
     def forward(self) -> Tensor:
         """Logits of the mini-batch; each batch of the memory has a forward pass of its own."""
@@ -193,9 +209,12 @@ class DERPlusPlus(LeanTemplate):
         super()._after_training_exp(**kwargs)
 
     def _logits(self, rows: slice) -> Tensor:
-        x = self.mb_x[rows]
-        tasks = (self.mb_task_id[rows],) if is_multi_task_module(self.model) else ()
-        logits: Tensor = self.model(x, *tasks)
+        tasks = self.mb_task_id[rows] if is_multi_task_module(self.model) else None
+        return self._output(self.mb_x[rows], tasks)
+
+    def _output(self, x: Tensor, tasks: Tensor | None) -> Tensor:
+        told = (tasks,) if is_multi_task_module(self.model) else ()
+        logits: Tensor = self.model(x, *told)
         return logits
 
     def _cross_entropy(self, rows: slice) -> Tensor:
@@ -229,18 +248,14 @@ class DERPlusPlus(LeanTemplate):
         return self._records
 
     @torch.no_grad()
-    def _logits_now(self, x: Tensor) -> Tensor:
+    def _logits_now(self, x: Tensor, tasks: Tensor) -> Tensor:
         """Logits (n, C) of raw samples in evaluation mode, for ``logits="refresh"``."""
         transform = evaluation_transform(
             self.experience.dataset, self.memory.source, self.memory.transform
         )
-        self.model.eval()
-        try:
-            x = x.to(self.device)
-            logits: Tensor = self.model(x if transform is None else transform(x))
-            return logits
-        finally:
-            self.model.train()
+        x, tasks = x.to(self.device), tasks.to(self.device)
+        with evaluating(self.model):
+            return self._output(x if transform is None else transform(x), tasks)
 
 
 def _check(alpha: float, beta: float, logits: str, per_class: int, n_classes: int | None) -> None:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.loss import LossName, make_loss
 from carousel.strategies.plugin import CarMPlugin
+from carousel.strategies.rules import Rules, require_stream
 
 __all__ = ["ER"]
 
@@ -69,6 +70,8 @@ class ER(LeanTemplate):
         eval_every: int = -1,
     ) -> None:
         """See the class."""
+        memory.suit(Rules(), method="ER", strategy=self)
+        require_stream(memory.rules, "ER")
         super().__init__(
             model=model,
             optimizer=optimizer,

@@ -157,6 +157,8 @@ class Exemplars(ByExperience):
         parts, found = [], []
         for some in np.array_split(ids, -(-len(ids) // _ROWS)):
             x, there = self._raw(some)
+            if not there.any():
+                continue
             found.append(some[there])
             parts.append(self._model.features(self._to_input(x[torch.from_numpy(there)])).cpu())
         chosen: Ints = np.concatenate(found)[herd(torch.cat(parts), count).numpy()]
@@ -199,13 +201,16 @@ class Exemplars(ByExperience):
     def _set_means(self, here: Residency) -> None:
         if len(here) == 0:
             return
-        ids, labels = self._of_means(here)
-        sums, counts = None, torch.zeros(int(labels.max()) + 1)
-        for features, classes in self._features_of(ids, torch.from_numpy(labels)):
-            if sums is None:
-                sums = torch.zeros(len(counts), features.shape[1], dtype=torch.float64)
-            sums.index_add_(0, classes, features)
-            counts.index_add_(0, classes, torch.ones(len(classes)))
+        sums, counts = None, torch.zeros(int(here.labels.max()) + 1)
+        for ids, labels in (self._of_means(here), (here.ids, here.labels)):
+            # the second time for classes of which storage gave nothing
+            lacking = counts.numpy()[labels] == 0
+            these = ids[lacking], torch.from_numpy(labels[lacking])
+            for features, classes in self._features_of(*these):
+                if sums is None:
+                    sums = torch.zeros(len(counts), features.shape[1], dtype=torch.float64)
+                sums.index_add_(0, classes, features)
+                counts.index_add_(0, classes, torch.ones(len(classes)))
         assert sums is not None
         self._model.set_means(sums, counts > 0)
 
@@ -214,10 +219,6 @@ class Exemplars(ByExperience):
             return here.ids, here.labels
         classes = np.unique(here.labels)
         drawn = [self._drawn(int(label), but=np.empty(0, np.int64)) for label in classes]
-        drawn = [
-            ids if len(ids) else here.ids[here.labels == label]
-            for ids, label in zip(drawn, classes, strict=True)
-        ]
         return np.concatenate(drawn), np.repeat(classes, [len(ids) for ids in drawn])
 
     def _features_of(self, ids: Ints, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -225,6 +226,8 @@ class Exemplars(ByExperience):
         for rows in torch.split(torch.arange(len(ids)), _ROWS):
             fields, found = self.carousel.read(ids[rows.numpy()])
             there = torch.from_numpy(found)
+            if not found.any():
+                continue
             x = self._to_input(fields["x"][there])
             for view in (x, x.flip(-1)) if self._options.mirror else (x,):
                 yield self._model.features(view).cpu().double(), labels[rows[there]]

@@ -33,12 +33,11 @@ class StreamFacts:
     slots: int | None = None
 
 
-def facts_of(experience: Any, slots: int | None = None) -> StreamFacts:
+def facts_of(experience: Any) -> StreamFacts:
     """What an experience of Avalanche tells about the stream that it belongs to.
 
     Args:
         experience: of either benchmark family.
-        slots: of the memory, if known.
 
     Example:
         >>> from carousel.data import load_stream, to_benchmark
@@ -63,7 +62,6 @@ def facts_of(experience: Any, slots: int | None = None) -> StreamFacts:
         input_shape=tuple(sample.shape[1:]),
         dtype=sample.dtype,
         task_labels=len(tasks) > 1 or (len(tasks) == 1 and len(known) == 1),
-        slots=slots,
     )
 
 

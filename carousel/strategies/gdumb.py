@@ -13,6 +13,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from carousel.memory import Carousel
 from carousel.strategies.initial import InitialWeights
 from carousel.strategies.plugin import CarMPlugin
 from carousel.strategies.raw import RawSource
@@ -38,6 +39,10 @@ class AtStart(ByExperience):
 
     def end(self) -> None:
         """The memory stays as it is."""
+        self.forsake()
+
+    def forsake(self) -> None:
+        """An experience that broke off starts anew when it is presented again."""
         self._begun = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,9 +139,12 @@ class GDumb(RestartingTrainer):
             eval_every=eval_every,
         )
         rules = Rules(
-            update=AtStart, replay="memory", admission="greedy", only=("update", "replay")
+            update=self._update_of,
+            replay="memory",
+            admission="greedy",
+            only=("update", "replay"),
         )
-        memory.suit(rules, method="GDumb")
+        memory.suit(rules, method="GDumb", strategy=self)
         self._initial = InitialWeights(model)
 
     def check_model_and_optimizer(self, **kwargs: Any) -> None:
@@ -147,6 +155,14 @@ class GDumb(RestartingTrainer):
         self._initial.put_back(self.model)
         super().check_model_and_optimizer(**kwargs)
         self._initial.take(self.model)
+
+    def _before_training(self, **kwargs: Any) -> None:
+        self._update.forsake()
+        super()._before_training(**kwargs)
+
+    def _update_of(self, carousel: Carousel) -> AtStart:
+        self._update = AtStart(carousel)
+        return self._update
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model, the optimizer and the plugins."""

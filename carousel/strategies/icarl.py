@@ -23,7 +23,7 @@ from carousel.strategies.lean import LeanTemplate
 from carousel.strategies.loss import SeenClassesBCE
 from carousel.strategies.nearest_mean import FeatureSpec, NearestMean
 from carousel.strategies.plugin import CarMPlugin
-from carousel.strategies.rules import Rules
+from carousel.strategies.rules import Rules, require_stream
 from carousel.strategies.teacher import Teacher
 
 __all__ = ["DistilledBCE", "ICaRL"]
@@ -43,6 +43,7 @@ class DistilledBCE(SeenClassesBCE):
 
     Attributes:
         new: (k,) classes of the experience at hand.
+        begun: (m,) classes first met since the last `learned`, which no teacher knows.
 
     Example:
         >>> loss = DistilledBCE()
@@ -57,11 +58,18 @@ class DistilledBCE(SeenClassesBCE):
         super().__init__()
         self.distill_weight = parse_distill_weight(distill_weight)
         self.new = torch.zeros(0, dtype=torch.int64)
+        self.begun = self.new
 
     def see_new(self, labels: Tensor) -> None:
         """Add classes: those of the experience that begins."""
         self.new = torch.unique(labels)
+        first_met = self.new[~torch.isin(self.new, self.classes)]
+        self.begun = torch.cat((self.begun, first_met))
         self.see(self.new)
+
+    def learned(self) -> None:
+        """The experience is learned to its end, and the next teacher knows its classes."""
+        self.begun = self.begun[:0]
 
     def before_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Add the classes of the experience."""
@@ -70,13 +78,13 @@ class DistilledBCE(SeenClassesBCE):
     @property
     def distils(self) -> bool:
         """Whether a teacher's logits would make a difference."""
-        return self.distill_weight != 0 and not bool(torch.isin(self.classes, self.new).all())
+        return self.distill_weight != 0 and bool(self._is_old().any())
 
     def __call__(self, logits: Tensor, labels: Tensor, teacher: Tensor | None = None) -> Tensor:
         """The loss of (n, C) logits against (n,) labels and (n, C') logits of the teacher."""
         if teacher is None or not self.distils:
             return super().__call__(logits, labels)
-        is_old = ~torch.isin(self.classes, self.new)
+        is_old = self._is_old()
         classes, old = self.classes.to(logits.device), self.classes[is_old].to(logits.device)
         soft = teacher[:, old].sigmoid()
         factors = weights(self.distill_weight, len(old), len(classes))
@@ -87,6 +95,19 @@ class DistilledBCE(SeenClassesBCE):
         hard = super().__call__(logits, labels)
         distilled = binary_cross_entropy_with_logits(logits[:, old], soft)
         return factors.distill * distilled + factors.hard * hard
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The classes seen, and those of them that no teacher knows."""
+        return {**super().state_dict(), "begun": self.begun}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put them back."""
+        super().load_state_dict(state)
+        self.begun = state["begun"]
+
+    def _is_old(self) -> Tensor:
+        """(c,) bool: which of the classes seen the teacher speaks for."""
+        return ~torch.isin(self.classes, torch.cat((self.new, self.begun)))
 
 
 class ICaRL(LeanTemplate):
@@ -174,12 +195,9 @@ class ICaRL(LeanTemplate):
                 only=("update", "admission"),
             ),
             method="iCaRL",
+            strategy=self,
         )
-        if memory.rules.replay == "memory":
-            raise BadInputError(
-                'replay is "memory", and iCaRL learns new classes from the stream',
-                fix='use replay="mixed" or "concat"',
-            )
+        require_stream(memory.rules, "iCaRL")
         super().__init__(
             model=wrapped,
             optimizer=optimizer,
@@ -244,6 +262,7 @@ class ICaRL(LeanTemplate):
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         self.teacher.take(self.model.net)
+        self._loss.learned()
         super()._after_training_exp(**kwargs)
 
     def _eval_input(self, raw: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ of plugins is Avalanche's; plugins that are added while an epoch runs are heard 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -84,8 +85,11 @@ class LeanTemplate(SupervisedTemplate):
         whole = whole_of(self.experience)
         if type(self).check_stream is LeanTemplate.check_stream or whole is self._checked:
             return
-        memory = getattr(self, "memory", None)
-        self.check_stream(facts_of(self.experience, memory and memory.carousel.slots))
+        facts, memory = facts_of(self.experience), getattr(self, "memory", None)
+        if memory is not None:
+            slots = memory.carousel.slots_for(self.sample_fields(facts))
+            facts = replace(facts, slots=slots)
+        self.check_stream(facts)
         self._checked = whole
 
     def training_epoch(self, **kwargs: Any) -> None:  # noqa: PLR0912 - one loop an event

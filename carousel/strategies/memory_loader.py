@@ -18,6 +18,8 @@ __all__ = ["MemoryLoader"]
 class MemoryLoader:
     """Empty mini-batches for a `CarMPlugin` to fill, each row of the memory once an epoch.
 
+    A row that would be left over for a batch of its own takes one from the batch before.
+
     Args:
         batch_size: rows a batch.
         seed: of the permutations; each epoch draws the next one.
@@ -50,7 +52,7 @@ class MemoryLoader:
     def __iter__(self) -> Iterator[list[Tensor]]:
         self._epoch_state = state_of(self._rng)
         order = torch.from_numpy(self._rng.permutation(self.mix).astype(np.int64, copy=False))
-        batches = torch.split(order, self.batch_size)
+        batches = torch.split(order, self._sizes())
         start, self._resume_at = self._resume_at, 0
         for number in range(start, len(self)):
             self._next_batch = number + 1
@@ -58,6 +60,15 @@ class MemoryLoader:
             yield []
         self._epoch_state = state_of(self._rng)
         self._next_batch = 0
+
+    def _sizes(self) -> list[int]:
+        """Rows of each batch: the last is no single row, with which batch norm cannot train."""
+        sizes = [self.batch_size] * (self.mix // self.batch_size)
+        if rest := self.mix % self.batch_size:
+            sizes.append(rest)
+        if len(sizes) > 1 and sizes[-1] == 1 and sizes[-2] > 2:
+            sizes[-2:] = [sizes[-2] - 1, 2]
+        return sizes
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, so that another one goes on with the next batch."""

@@ -51,6 +51,11 @@ class StepSchedule(SupervisedPlugin):
         self._epoch: int | None = None
         self._resumed = False
 
+    def before_training(self, *_: Any, **__: Any) -> None:
+        """An experience that broke off is not gone on with."""
+        if not self._resumed:
+            self._epoch = None
+
     def before_training_exp(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Start at the full rate, unless the run goes on within the experience."""
         if not self._resumed:

@@ -13,6 +13,7 @@ from torch.nn import Linear, Module
 from torch.nn.functional import normalize
 
 from carousel.errors import BadInputError
+from carousel.strategies.uncertainty import evaluating
 
 __all__ = ["FeatureSpec", "NearestMean"]
 
@@ -60,6 +61,7 @@ class NearestMean(Module):
         _check(net, features)
         self.net = net
         self._spec = features
+        self._outputs = 0
         self.register_buffer("means", torch.zeros(0, 0))
         self.register_buffer("known", torch.zeros(0, dtype=torch.bool))
 
@@ -67,6 +69,7 @@ class NearestMean(Module):
         """Logits (n, C), or in evaluation mode scores (n, C)."""
         if self.training or len(self.known) == 0:
             logits: Tensor = self.net(x)
+            self._outputs = int(logits.shape[1])
             return logits
         features, width = self._run(x)
         scores = features.new_full((len(x), max(width, len(self.known))), NEVER)
@@ -77,12 +80,8 @@ class NearestMean(Module):
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """Features (n, d) of length 1 for model input (n, *shape), in evaluation mode."""
-        training = self.training
-        self.eval()
-        try:
+        with evaluating(self):
             return self._run(x)[0]
-        finally:
-            self.train(training)
 
     def set_means(self, means: Tensor, known: Tensor) -> None:
         """Predict by these from now on.
@@ -96,17 +95,18 @@ class NearestMean(Module):
         self.known = known.to(place)
 
     def _run(self, x: Tensor) -> tuple[Tensor, int]:
-        """Features of length 1, and how many classes the network knows of (0: not told)."""
+        """Features of length 1, and how many classes the network knows of (0: not told yet)."""
         if callable(self._spec):
-            found, width = self._spec(x), 0
+            found, width = self._spec(x), self._outputs
         else:
             found, width = self._watch(x)
         return normalize(found.flatten(1).float(), dim=1), width
 
     def _watch(self, x: Tensor) -> tuple[Tensor, int]:
         seen: list[tuple[Module, Tensor]] = []
-        with _hooks(self.net, self._spec, seen):
-            logits = self.net(x)
+        net = _plain(self.net)
+        with _hooks(net, self._spec, seen):
+            logits = net(x)
         if not seen:
             raise BadInputError(
                 f"nothing passes through {self._spec or 'a linear layer'} of the model",
@@ -149,6 +149,12 @@ def _hooks(net: Module, name: object, seen: list[tuple[Module, Tensor]]) -> Iter
         yield
 
 
+def _plain(net: Module) -> Module:
+    """The network itself: what `torch.compile` made of it does not tell what passes through."""
+    plain = getattr(net, "_orig_mod", net)
+    return plain if isinstance(plain, Module) else net
+
+
 def _linear(net: Module) -> list[Module]:
     return [module for module in net.modules() if isinstance(module, Linear)]
 
@@ -164,7 +170,7 @@ def _check(net: Module, features: FeatureSpec) -> None:
             fix="use a model with one head",
         )
     if isinstance(features, str):
-        names = [name for name, _ in net.named_modules() if name]
+        names = [name for name, _ in _plain(net).named_modules() if name]
         if features not in names:
             raise BadInputError(
                 f"the model has no module {features!r}", fix=f"use one of {', '.join(names)}"

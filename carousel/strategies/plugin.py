@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +33,7 @@ from carousel.strategies.draws import Draws, Part, make_draws
 from carousel.strategies.fast import FastMode, check_fast_mode, same_rows, stream_loader
 from carousel.strategies.loader import StreamLoader, take_rows
 from carousel.strategies.memory_loader import MemoryLoader
+from carousel.strategies.owner import Owner
 from carousel.strategies.place import place_of
 from carousel.strategies.raw import RawSource, raw_source
 from carousel.strategies.rules import Rules, settle
@@ -168,6 +168,7 @@ class CarMPlugin(SupervisedPlugin):
             swap=swap,
         )
         self.hold_out: HoldOut | None = None
+        self._owner = Owner()
         self._update = make_update(rules.update, self.carousel)
         self._loader: StreamLoader | None = None
         self._draws = Draws()
@@ -180,29 +181,29 @@ class CarMPlugin(SupervisedPlugin):
         self.skip_gate = False
         self._close = weakref.finalize(self, self.carousel.close)
 
-    def suit(self, wanted: Rules, *, method: str = "") -> None:
+    def suit(self, wanted: Rules, *, method: str = "", strategy: Any = None) -> None:
         """Let a method decide the rules that the user left open; its constructor calls this.
 
         Args:
             wanted: the method's rules.
             method: named in errors.
+            strategy: the only one that may train with the memory from now on; None for any.
 
         Raises:
             BadInputError: the user chose a rule with which the method cannot work.
         """
-        self.rules = rules = settle(self._chosen, wanted, method=method)
-        self.carousel.use(admission=rules.admission, gate=rules.gate)
+        rules, before = settle(self._chosen, wanted, method=method), self.rules
+        if (rules.admission, rules.gate) != (before.admission, before.gate):
+            self.carousel.use(admission=rules.admission, gate=rules.gate)
+        self.rules, self.hold_out = rules, None
         self._update = make_update(rules.update, self.carousel)
+        if strategy is not None:
+            self._owner.claim(strategy, method)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -225,8 +226,13 @@ class CarMPlugin(SupervisedPlugin):
         """Model input (n, *shape) for raw samples (n, *shape), on their device."""
         return x if self._transform is None else self._transform(x)
 
+    def before_training(self, *_: Any, **__: Any) -> None:
+        """Drop what is left of an experience that broke off: no checkpoint may go on with it."""
+        self._draws = Draws()
+
     def before_train_dataset_adaptation(self, strategy: Any, *_: Any, **__: Any) -> None:
         """Check the samples of the experience before anything changes."""
+        self._owner.check(strategy)
         whole = raw_source(strategy.experience.dataset)
         self._top_label = check_samples(whole)
         if self.carousel.schema is not None:
@@ -304,7 +310,9 @@ class CarMPlugin(SupervisedPlugin):
         if joint is not None and self.memory_rows.stop == len(joint[0]):
             mbatch[0] = joint[0]
         else:
-            self._append_samples(strategy, torch.cat([replay.x for replay in replays]))
+            raw = torch.cat([replay.x for replay in replays])
+            x = self.transform_batch(raw.to(strategy.device, non_blocking=True))
+            append_samples(mbatch, x)
         labels = torch.cat([replay.labels for replay in replays])
         tasks = torch.cat([replay.tasks for replay in replays])
         append_labels(mbatch, labels, tasks, with_tasks=self.source.carries_tasks)
@@ -388,10 +396,3 @@ class CarMPlugin(SupervisedPlugin):
         if self._loader is None or self._update.fields:
             return None
         return self._loader.batch_and_tail(mbatch[0])
-
-    def _append_samples(self, strategy: Any, raw: Tensor) -> None:
-        x = self.transform_batch(raw.to(strategy.device, non_blocking=True))
-        if strategy.mbatch:
-            append_samples(strategy.mbatch, x)
-        else:
-            strategy.mbatch.append(x)

@@ -143,7 +143,7 @@ class RainbowMemory(RestartingTrainer):
         self._needs_images = perturb is None
         self.perturb = RandomPerturbation() if perturb is None else perturb
         rules = Rules(update=SavedOnly, replay="concat", only=("update", "replay", "admission"))
-        memory.suit(rules, method="Rainbow Memory")
+        memory.suit(rules, method="Rainbow Memory", strategy=self)
 
     @property
     def schedule_epoch(self) -> int:

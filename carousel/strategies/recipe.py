@@ -168,6 +168,10 @@ class RestartingTrainer(LeanTemplate):
         if self._schedule is not None and state["schedule"] is not None:
             self._schedule.load_state_dict(state["schedule"])
 
+    def _before_training(self, **kwargs: Any) -> None:
+        self._within = False  # an experience that broke off is not gone on with
+        super()._before_training(**kwargs)
+
     def _before_training_exp(self, **kwargs: Any) -> None:
         self._epoch = 0
         super()._before_training_exp(**kwargs)

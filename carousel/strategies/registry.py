@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from carousel.errors import BadInputError
+from carousel.strategies.options import check_option
 
 if TYPE_CHECKING:
     from carousel.strategies.plugin import CarMPlugin
@@ -155,8 +156,8 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None, **common:
     """
     info = strategy_info(name)
     given = dict(options or {})
-    for key in given:
-        _find(f"option of {name}", key, info.options)
+    for key, value in given.items():
+        check_option(key, value, _find(f"option of {name}", key, info.options))
     for key in common:
         _find("argument", key, Common.__dataclass_fields__)
     return _BUILDERS[name](Common(**common), **{**info.options, **given})

@@ -11,7 +11,7 @@ from carousel.memory.gate import Gate
 from carousel.strategies.draw import ReplayRule
 from carousel.strategies.update import UpdateRule
 
-__all__ = ["Rules", "settle"]
+__all__ = ["Rules", "require_stream", "settle"]
 
 _CHOICES = ("update", "replay", "admission", "gate", "batch_size_mem")
 
@@ -66,13 +66,27 @@ def settle(chosen: Rules, wanted: Rules = PLAIN, *, method: str = "") -> Rules:
         if name in wanted.only and mine is not None and mine != theirs:
             raise BadInputError(
                 f"{name} is {mine!r}, with which {method or 'the method'} cannot work",
-                fix=f"leave {name} out" + ("" if callable(theirs) else f", or give {theirs!r}"),
+                fix=f"leave {name} out"
+                + (f", or give {theirs!r}" if isinstance(theirs, str) else ""),
             )
         first = (value for value in (mine, theirs, getattr(PLAIN, name)) if value is not None)
         values[name] = next(first, None)
     rules = replace(wanted, **values)
     _check(rules)
     return rules
+
+
+def require_stream(rules: Rules, method: str) -> None:
+    """Refuse to train on the memory alone, which holds nothing of the experience at hand.
+
+    Raises:
+        BadInputError: the rules say so.
+    """
+    if rules.replay == "memory":
+        raise BadInputError(
+            f'replay is "memory", and {method} learns new classes from the stream',
+            fix='use replay="mixed" or "concat"',
+        )
 
 
 def _check(rules: Rules) -> None:

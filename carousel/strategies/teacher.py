@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -41,7 +42,7 @@ class Teacher:
 
     def take(self, model: Module) -> None:
         """Copy the model as it is now; the copy replaces the last one."""
-        copy = deepcopy(model)
+        copy = _copy(model)
         copy.zero_grad(set_to_none=True)
         self._model = copy.requires_grad_(False).eval()
 
@@ -74,7 +75,7 @@ class Teacher:
         if state["model"] is None:
             self._model = None
             return
-        copy = deepcopy(like)
+        copy = _copy(like)
         take_shapes(copy, state["model"])
         try:
             copy.load_state_dict(state["model"])
@@ -83,3 +84,23 @@ class Teacher:
                 error
             )
         self.take(copy)
+
+
+def _copy(model: Module) -> Module:
+    """A deep copy; what the last forward pass left behind in a module is copied as plain values.
+
+    Such tensors (features that a network keeps, weights that a normalisation computed) belong to
+    a graph, and those torch refuses to copy.
+    """
+    left = [value for module in model.modules() for value in _tensors(vars(module))]
+    return deepcopy(model, {id(value): value.detach().clone() for value in left})
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Tensors of a graph, in containers too."""
+    if isinstance(value, Tensor):
+        if not value.is_leaf:
+            yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)

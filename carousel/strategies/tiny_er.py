@@ -97,6 +97,7 @@ class TinyER(LeanTemplate):
                 only=("update", "replay"),
             ),
             method="TinyER",
+            strategy=self,
         )
         super().__init__(
             model=model,

@@ -6,7 +6,9 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from carousel.cli.app import app
@@ -26,14 +28,29 @@ def commands(document: str) -> list[list[str]]:
     return [line[1:] for line in words if line[:1] == ["carousel"]]
 
 
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/cli.md", "docs/configs.md", "docs/metrics.md"]
-)
-def test_commands_of_a_document_run_in_order(document, tmp_path, monkeypatch):
+def documents() -> list[str]:
+    """All that tell commands to type."""
+    every = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+    return [document for document in every if commands(document)]
+
+
+@pytest.fixture
+def own_files(tmp_path, monkeypatch):
+    """A working folder with data of the reader's own, as the page on data has them."""
     monkeypatch.chdir(tmp_path)
-    lines = commands(document)
-    assert lines
-    for line in lines:
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 6
+    np.savez("mine.npz", x=x, y=y)
+    for number, (picture, label) in enumerate(zip(x, y, strict=True)):
+        folder = Path("photos", f"class{label}")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{number}.png")
+
+
+@pytest.mark.parametrize("document", documents())
+@pytest.mark.usefixtures("own_files")
+def test_commands_of_a_document_run_in_order(document):
+    for line in commands(document):
         result = CliRunner().invoke(app, line)
         assert result.exit_code == 0, f"carousel {shlex.join(line)}\n{result.output}"
 

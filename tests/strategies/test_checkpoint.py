@@ -13,6 +13,7 @@ from carousel.errors import BadInputError, CheckpointError
 from carousel.memory.checkpoint import load_checkpoint
 from carousel.strategies import CarMPlugin, RunCheckpoint, make_strategy
 from carousel.strategies.checkpoint import Position
+from carousel.strategies.milestones import StepSchedule
 
 
 class Killed(Exception):
@@ -294,3 +295,54 @@ def test_without_a_checkpoint_there_is_nothing_to_restore(helpers, tmp_path, str
     run = Run(helpers, tmp_path)
     assert run.checkpoint.restore(run.strategy, stream) is None
     run.memory.close()
+
+
+@pytest.mark.parametrize("kind", ["gdumb", "rm", "er"])
+def test_an_experience_that_broke_off_is_not_gone_on_with(helpers, tmp_path, kind):
+    """It is trained again from its start, and stopped before the next checkpoint."""
+    stream = helpers.new_family(helpers.ToFloat()).train_stream
+
+    class Break(SupervisedPlugin):
+        def after_training_iteration(self, strategy, **_):
+            if strategy.clock.train_iterations + 1 == at:
+                raise ZeroDivisionError
+
+    class Note(SupervisedPlugin):
+        def before_training_epoch(self, strategy, **_):
+            seen.append((strategy.optimizer.param_groups[0]["lr"], len(strategy.optimizer.state)))
+            residents.append(set(strategy.memory.carousel.residents().labels.tolist()))
+            if stopping:
+                raise KeyboardInterrupt
+
+    def build(*plugins):
+        options = {"copies": 2} if kind == "rm" else {}
+        model = helpers.model()
+        return make_strategy(
+            kind, options, model=model, optimizer=helpers.sgd(model, momentum=0.9),
+            storage=tmp_path / "db", memory_size=20, sync=True, train_epochs=3,
+            train_mb_size=16, plugins=[StepSchedule((1,), 0.5)] * (kind == "er") + [*plugins],
+        )  # fmt: skip
+
+    seen, residents, stopping, at = [], [], False, -1
+    strategy = build(RunCheckpoint(tmp_path / "checkpoints"), Break(), Note())
+    strategy.train(stream[0], eval_streams=[])
+    steps = 9 if kind == "rm" else 3  # rm: while it trains on the memory
+    at = strategy.clock.train_iterations + (steps if kind != "er" else 9)
+    with pytest.raises(ZeroDivisionError):
+        strategy.train(stream[1], eval_streams=[])
+    stopping = True
+    with pytest.raises(KeyboardInterrupt):
+        strategy.train(stream[1], eval_streams=[])
+    strategy.memory.close()
+    expected = seen[-1], residents[-1]
+    checkpoint = RunCheckpoint(tmp_path / "checkpoints")
+    strategy = build(checkpoint, Note())
+    position = checkpoint.restore(strategy, stream)
+    assert (position.experiences, position.within) == (1, False)
+    with pytest.raises(KeyboardInterrupt):
+        strategy.train(stream[1], eval_streams=[])
+    assert (seen[-1], residents[-1]) == expected
+    stopping = False
+    for experience in stream[1:3]:
+        strategy.train(experience, eval_streams=[])
+    strategy.memory.close()

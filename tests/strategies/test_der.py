@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks.scenarios import split_online_stream
-from avalanche.models import IncrementalClassifier
+from avalanche.models import IncrementalClassifier, MTSimpleMLP
 from avalanche.training.plugins import SupervisedPlugin
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -302,16 +302,16 @@ class TestHeads:
         strategy.memory.close()
 
     def test_a_head_that_outgrows_the_records_is_refused(self, helpers):
-        strategy = der(helpers, growing(helpers))
+        strategy = der(helpers, growing(helpers), n_classes=4)
         stream = helpers.new_family(helpers.ToFloat()).train_stream
-        with pytest.raises(BadInputError, match="outputs and a record has room") as caught:
+        with pytest.raises(BadInputError, match="a record has room") as caught:
             train(strategy, sorted(stream, key=lambda e: max(e.classes_in_this_experience)))
         assert "n_classes=" in caught.value.fix
         strategy.memory.close()
 
     def test_fewer_classes_than_outputs_are_refused_at_the_first_step(self, helpers, stream):
         strategy = der(helpers, n_classes=9)
-        with pytest.raises(BadInputError, match="10 outputs and a record has room for 9"):
+        with pytest.raises(BadInputError, match="and a record has room for 9"):
             train(strategy, stream[:1])
         assert len(strategy.memory.carousel.tier.entries()) == 0
         strategy.memory.close()
@@ -460,3 +460,25 @@ def test_a_killed_asynchronous_run_goes_on(helpers, tmp_path):
 
     _, parts = helpers.stop_and_go(make, tmp_path, stream[:2], kill=6, every=4)
     assert len(parts["records"]) == sum(len(experience.dataset) for experience in stream[:2])
+
+
+def test_multi_head_models_refresh_by_task(helpers):
+    stream = helpers.old_family(helpers.ToFloat(), task_labels=True).train_stream
+    model = MTSimpleMLP(input_size=64, hidden_size=16)
+    strategy = train(der(helpers, model, logits="refresh", n_classes=10), stream[:2])
+    carousel = strategy.memory.carousel
+    here = carousel.residents()
+    late = here.tasks == 1
+    fields, _ = carousel.read(here.ids[late])
+    with torch.no_grad():
+        x = helpers.ToFloat()(fields["x"])
+        now = model.eval()(x, torch.ones(len(x), dtype=torch.int64))
+    assert torch.allclose(fields["logits"][:, : now.shape[1]], now, atol=1e-5)
+    strategy.memory.close()
+
+
+def test_records_have_room_for_the_classes_of_the_stream(helpers, stream):
+    strategy = train(der(helpers, growing(helpers)), stream)
+    (logits,) = (f for f in strategy.memory.carousel.schema.fields if f.name == "logits")
+    assert logits.shape == (10,)
+    strategy.memory.close()

@@ -42,6 +42,7 @@ def a_loss(weight="original"):
     loss = DistilledBCE(weight)
     loss.see_new(torch.tensor([0, 1]))
     assert not loss.distils
+    loss.learned()
     loss.see_new(torch.tensor([2, 2]))
     return loss
 
@@ -474,3 +475,111 @@ def test_features_are_looked_for_before_anything_is_stored(helpers, stream):
         with pytest.raises(BadInputError, match="features="):
             strategy.train(stream[0], eval_streams=[])
         assert len(memory.carousel.tier.entries()) == 0
+
+
+def test_no_teacher_speaks_for_classes_of_an_experience_that_broke_off():
+    loss = a_loss()
+    loss.see_new(torch.tensor([3]))
+    expected = [bce(logit.item(), sigmoid(teacher.item())) for logit, teacher in
+                ((LOGITS[r, c], TEACHER[r, c]) for r in (0, 1) for c in (0, 1))]  # fmt: skip
+    expected += [bce(LOGITS[r, c].item(), float(LABELS[r] == c)) for r in (0, 1) for c in (2, 3)]
+    assert loss(LOGITS, LABELS, TEACHER).item() == pytest.approx(np.mean(expected), abs=1e-6)
+    again = DistilledBCE()
+    again.load_state_dict(loss.state_dict())
+    again.see_new(torch.tensor([3]))
+    assert torch.equal(again(LOGITS, LABELS, TEACHER), loss(LOGITS, LABELS, TEACHER))
+    loss.learned()
+    loss.see_new(torch.tensor([4]))
+    assert loss.distils
+    with pytest.raises(IndexError):  # now the teacher must know class 3
+        loss(torch.zeros(2, 5), LABELS, TEACHER)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_going_on_with_the_next_experience_after_one_that_broke_off(helpers, stream, grows):
+    class Break(SupervisedPlugin):
+        def after_backward(self, strategy, **_):
+            if strategy.experience.current_experience == 1:
+                raise KeyError("the user's own")
+
+    torch.manual_seed(0)
+    head = IncrementalClassifier(32, 2) if grows else nn.Linear(32, 10)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), head)
+    with CarMPlugin(40, MemoryTier(), sync=True, seed=0) as memory:
+        optimizer = helpers.sgd(model, 0.1)
+        icarl = ICaRL(model=model, optimizer=optimizer, memory=memory, plugins=[Break()])
+        for experience in stream[:4]:
+            try:
+                icarl.train(experience, eval_streams=[])
+            except KeyError:
+                assert experience.current_experience == 1
+        counts = np.bincount(memory.carousel.residents().labels)
+        assert sorted(counts[counts > 0]) == [6, 6, 7, 7, 7, 7]
+
+
+def test_features_of_a_callable_and_classes_that_were_not_met(helpers, stream):
+    model = helpers.model()
+    with CarMPlugin(40, MemoryTier(), sync=True, seed=0) as memory:
+        icarl = ICaRL(model=model, optimizer=helpers.sgd(model), memory=memory, features=model[:3])
+        icarl.train(stream[0], eval_streams=[])
+        icarl.eval(stream)
+        x = helpers.ToFloat()(memory.source.rows(torch.arange(3)))
+        assert icarl.model.eval()(x).shape == (3, 10)
+
+
+def test_a_memory_in_bytes_that_is_too_small_is_refused_before_the_first_experience(
+    helpers, stream
+):
+    tier, model = MemoryTier(), helpers.model()
+    with CarMPlugin("3KiB", tier, sync=True, seed=0) as memory:
+        icarl = ICaRL(model=model, optimizer=helpers.sgd(model), memory=memory)
+        with pytest.raises(BadInputError, match="6 slots and the stream 10 classes"):
+            icarl.train(stream[0], eval_streams=[])
+        assert memory.carousel.schema is None
+        assert len(tier.entries()) == 0
+
+
+class Unreadable(MemoryTier):
+    """Gives nothing back from some time on."""
+
+    broken = False
+
+    def get_into(self, ids, out, rows):
+        if self.broken:
+            raise OSError("the disk is gone")
+        return super().get_into(ids, out, rows)
+
+
+def test_means_of_what_is_in_memory_where_storage_gives_nothing(helpers, stream):
+    tier, model = Unreadable(), helpers.model()
+    with CarMPlugin(40, tier, sync=True, seed=0) as memory:
+        icarl = ICaRL(
+            model=model,
+            optimizer=helpers.sgd(model),
+            memory=memory,
+            exemplars="keep",
+            means="stored",
+            stored_per_class=1,
+        )
+        icarl.train(stream[0], eval_streams=[])
+        tier.broken = True
+        icarl.train(stream[1], eval_streams=[])
+        assert int(icarl.model.known.sum()) == 4
+
+
+def test_parts_that_a_user_froze_stay_frozen(helpers, stream):
+    class Modes(SupervisedPlugin):
+        def after_training_epoch(self, strategy, **_):
+            strategy.model.net[1].eval()
+
+        def after_training_exp(self, strategy, **_):
+            seen.append(strategy.model.net[1].training)
+
+    torch.manual_seed(0)
+    seen = []
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+    with CarMPlugin(40, MemoryTier(), sync=True, seed=0) as memory:
+        optimizer = helpers.sgd(model)
+        icarl = ICaRL(model=model, optimizer=optimizer, memory=memory, plugins=[Modes()])
+        icarl.train(stream[0], eval_streams=[])
+    assert seen == [False]

@@ -20,8 +20,8 @@ def epoch(made):
 def test_every_place_once_in_batches():
     batches = epoch(loader())
     assert [batch for batch, _ in batches] == [[], [], []]
-    assert [len(places) for _, places in batches] == [3, 3, 1]
-    assert sorted(sum((places for _, places in batches), [])) == list(range(7))
+    assert [len(places) for _, places in batches] == [3, 2, 2]
+    assert sorted(place for _, places in batches for place in places) == list(range(7))
 
 
 def test_each_epoch_is_another_permutation_and_a_seed_repeats_them():
@@ -63,3 +63,14 @@ def test_places_are_indices():
     made = loader()
     next(iter(made))
     assert made.memory_places.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("mix", "size", "sizes"),
+    [(7, 3, [3, 2, 2]), (1, 3, [1]), (3, 2, [2, 1]), (3, 1, [1, 1, 1]), (33, 16, [16, 15, 2])],
+)
+def test_batch_norm_gets_no_single_row_where_that_can_be(mix, size, sizes):
+    made = MemoryLoader(size, seed=0)
+    made.mix = mix
+    assert [len(made.memory_places) for _ in made] == sizes
+    assert len(made) == len(sizes)

@@ -24,6 +24,13 @@ def test_scores_by_hand():
     assert torch.allclose(scores, expected, atol=1e-6)
 
 
+def test_a_compiled_network_tells_its_features():
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    plain, compiled = NearestMean(net), NearestMean(torch.compile(net, backend="eager"))
+    x = torch.randn(5, 4)
+    assert torch.equal(compiled.features(x), plain.features(x))
+
+
 def test_logits_in_training_and_before_there_are_means():
     model = NearestMean(tiny())
     x = torch.randn(4, 2)

@@ -47,3 +47,9 @@ def test_a_choice_that_the_method_cannot_work_with():
 def test_rules_that_cannot_be(chosen, words):
     with pytest.raises(BadInputError, match=words):
         settle(chosen)
+
+
+def test_a_rule_without_a_name_is_not_offered():
+    with pytest.raises(BadInputError) as error:
+        settle(Rules(admission="ring"), Rules(only=("admission",)), method="iCaRL")
+    assert error.value.fix == "leave admission out"

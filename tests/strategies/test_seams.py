@@ -203,5 +203,3 @@ def test_the_method_may_say_what_is_judged(helpers, stream, choice):
     else:
         assert judged
         assert all((logits == 7).all() for logits in judged)
-
-

@@ -91,3 +91,45 @@ def test_another_model_is_refused():
     teacher.take(growing())
     with pytest.raises(CheckpointError, match="not like the one"):
         Teacher().load_state_dict(teacher.state_dict(), like=nn.Linear(4, 2))
+
+
+class KeepsFeatures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.kept = nn.Linear(4, 8), nn.Linear(8, 3), {}
+
+    def forward(self, x):
+        self.kept["features"] = self.body(x)
+        return self.head(self.kept["features"])
+
+
+def with_hooks(norm):
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    norm(model[0])
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        KeepsFeatures,
+        lambda: with_hooks(nn.utils.weight_norm),
+        lambda: with_hooks(nn.utils.spectral_norm),
+        lambda: with_hooks(nn.utils.parametrizations.weight_norm),
+    ],
+)
+def test_models_that_keep_tensors_of_the_last_forward_pass(make):
+    torch.manual_seed(0)
+    model, teacher, x = make(), Teacher(), torch.randn(16, 4)
+    model(x).sum().backward()
+    teacher.take(model)
+    before = model.eval()(x)
+    assert torch.equal(teacher(x), before)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert torch.equal(teacher(x), before)
+    again = Teacher()
+    again.load_state_dict(teacher.state_dict(), like=model)
+    assert torch.equal(again(x), before)
