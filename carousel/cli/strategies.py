@@ -15,6 +15,11 @@ from carousel.strategies.registry import list_strategies, strategy_info
 
 __all__ = ["strategies"]
 
+_READING = (
+    "Options: --set strategy.NAME=VALUE, those with -- as they are; unset: the method decides.\n"
+    "What they do: `python -m pydoc carousel.strategies.BiC`, and docs/methods."
+)
+
 
 def strategies(as_json: JsonFlag = False) -> None:
     """List the methods that `carousel train --strategy` takes, with their options and defaults.
@@ -41,7 +46,9 @@ def strategies(as_json: JsonFlag = False) -> None:
         table.add_row(info.name, info.summary)
         if info.options:
             table.add_row("", f"[dim]{_options(info.options)}[/dim]")
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"\n{_READING}", soft_wrap=True)
 
 
 def _options(options: Mapping[str, Any]) -> str:

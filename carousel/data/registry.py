@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from carousel.data.dataset import ArrayDataset
 from carousel.data.source import LoadOptions, Progress, Source
 from carousel.data.sources import digits, figlet, folder, glyph, npz, tiny_imagenet, vision
 from carousel.errors import BadInputError, DatasetMissingError
+from carousel.spelling import nearest
 
 if TYPE_CHECKING:
     from carousel.data.stream import Scenario, Stream
@@ -182,8 +182,8 @@ def _folder(root: str | Path | None) -> Path | None:
 
 
 def _unknown(name: str) -> BadInputError:
-    near = get_close_matches(name, _SOURCES, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}? " if near else ""
+    near = nearest(name, _SOURCES, cutoff=0.4)
+    hint = f"did you mean {near}? " if near else ""
     known = ", ".join([*_SOURCES, "folder:PATH", "npz:FILE"])
     return BadInputError(f"benchmark {name!r} is unknown", fix=f"{hint}choose one of {known}")
 

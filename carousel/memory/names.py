@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TypeVar
 
 from carousel.errors import BadInputError
+from carousel.spelling import nearest
 
 __all__ = ["lookup"]
 
@@ -26,6 +26,6 @@ def lookup(kind: str, name: object, choices: Mapping[str, T]) -> T:
     """
     if isinstance(name, str) and name in choices:
         return choices[name]
-    near = get_close_matches(str(name), choices, n=1)
-    fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(choices)}"
+    near = nearest(str(name), choices)
+    fix = f"did you mean {near}?" if near else f"use one of {', '.join(choices)}"
     raise BadInputError(f"unknown {kind} {name!r}", fix=fix)

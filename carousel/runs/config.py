@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from carousel.errors import BadInputError
+from carousel.spelling import nearest
+from carousel.strategies.registry import list_strategies, strategy_info
 
 __all__ = [
     "OPTION_PREFIX",
@@ -292,8 +293,9 @@ def _known_key(key: str) -> str:
     name = key.replace("-", "_")
     if name in known:
         return name
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    fix = f"did you mean {near[0]}?" if near else "`carousel train --help` lists them"
+    options = {option for method in list_strategies() for option in strategy_info(method).options}
+    near = OPTION_PREFIX + name if name in options else nearest(name, known, cutoff=0.5)
+    fix = f"did you mean {near}?" if near else "`carousel train --help` lists them"
     raise BadInputError(f"config key {key!r} does not exist", fix=fix)
 
 
@@ -306,8 +308,8 @@ def _bad_value(error: ValidationError) -> BadInputError:
     if isinstance(first["input"], Mapping):
         fix = f"give one value; options of the strategy are keys such as {OPTION_PREFIX}loss"
     choices = re.findall(r"'([^']+)'", first.get("ctx", {}).get("expected", ""))
-    if near := get_close_matches(str(first["input"]), choices, n=1):
-        fix += f"; did you mean {near[0]}?"
+    if near := nearest(str(first["input"]), choices):
+        fix += f"; did you mean {near}?"
     return BadInputError(f"{key} is {first['input']!r}", fix=fix)
 
 

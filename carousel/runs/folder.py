@@ -157,7 +157,8 @@ class RunFolder:
         """
         if not self.started:
             raise BadInputError(
-                f"{self.path} is not a run folder", fix="give a folder that `carousel train` made"
+                f"{self.path} is not a run folder",
+                fix="give a folder that `carousel train` or `carousel compare` made",
             )
         config = read_config_file(self.config_file)
         read, told = self.read_matrix(), self.read_matrix(self.task_matrix_file)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
 from carousel.errors import BadInputError
 from carousel.runs.config import read_config_file, resolve_config
+from carousel.spelling import nearest
 
 __all__ = ["ShippedConfig", "config_path", "list_shipped", "shipped_path"]
 
@@ -58,8 +58,8 @@ def shipped_path(name: str) -> Path:
     stem = name.removesuffix(_SUFFIX).replace("++", "pp")
     if stem in names:
         return _FOLDER / f"{stem}{_SUFFIX}"
-    near = get_close_matches(stem, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
+    near = nearest(stem, names, cutoff=0.5)
+    hint = f"did you mean {near}? " if near else ""
     raise BadInputError(
         f"no configuration {name!r} is shipped", fix=f"{hint}`carousel configs ls` lists them"
     )
@@ -74,7 +74,14 @@ def config_path(given: str) -> Path:
     path = Path(given).expanduser()
     if path.exists() or path.name != given:
         return path
-    return shipped_path(given)
+    try:
+        return shipped_path(given)
+    except BadInputError as error:
+        if path.suffix != _SUFFIX:
+            raise
+        raise BadInputError(
+            f"there is no file {given} here, and {error.problem}", fix=error.fix
+        ) from None
 
 
 def _describe(path: Path) -> ShippedConfig:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from carousel.errors import BadInputError
+from carousel.spelling import nearest
 from carousel.strategies.options import check_option
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ def _find(kind: str, name: str, choices: Mapping[str, T]) -> T:
     """`carousel.memory.names.lookup` without importing torch."""
     if name in choices:
         return choices[name]
-    near = get_close_matches(str(name), choices, n=1)
+    near = nearest(str(name), choices)
     known = ", ".join(sorted(choices)) or "none"
-    fix = f"did you mean {near[0]}?" if near else f"there are: {known}"
+    fix = f"did you mean {near}?" if near else f"there are: {known}"
     raise BadInputError(f"unknown {kind} {name!r}", fix=fix)

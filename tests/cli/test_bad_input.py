@@ -100,7 +100,7 @@ CASES = [
     (["--set", "lr"], "write --set key=value"),
     (["--set", "strategy.replay=mixed", "--replay", "concat"], "give one of the two"),
     (["--strategy", "naive", "--replay", "mixed"], "replay"),
-    (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+    (["--config", "nowhere.yaml"], "there is no file nowhere.yaml here"),
     (["--config", "../things/unknown_key.yaml"], "did you mean memory_size?"),
     (["--config", "../things/broken.yaml"], "not valid YAML"),
     (["--config", "../things/list.yaml"], "holds no keys"),

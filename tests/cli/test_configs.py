@@ -59,6 +59,13 @@ def test_mistakes_are_one_line(carousel):
         assert result.exit_code == 2
         assert result.stderr.count("\n") == 1
     assert "did you mean er-cifar100?" in carousel("configs", "cat", "er-cifar10").stderr
+    assert "did you mean derpp-digits?" in carousel("configs", "cat", "DERPP-digits").stderr
+
+
+def test_a_file_that_is_not_there_is_not_taken_for_a_name_alone(carousel):
+    for command in (("train",), ("compare", "--strategies", "er")):
+        said = carousel(*command, "--config", "missing.yaml").stderr
+        assert "there is no file missing.yaml here, and no configuration" in said
 
 
 def test_without_a_command_the_help_is_shown(carousel):

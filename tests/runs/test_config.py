@@ -47,6 +47,12 @@ def test_an_unknown_key_suggests_the_nearest(key, nearest):
         resolve_config(file={key: 1})
 
 
+@pytest.mark.parametrize("key", ["temperature", "loss", "cutmix-p", "distill_weight"])
+def test_an_option_of_a_strategy_is_told_its_key(key):
+    with pytest.raises(BadInputError, match=f"did you mean strategy.{key.replace('-', '_')}"):
+        resolve_config(file={key: 1})
+
+
 def test_an_unknown_key_without_a_near_one_lists_no_names():
     with pytest.raises(BadInputError) as caught:
         resolve_config(file={"zzz": 1})

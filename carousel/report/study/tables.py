@@ -19,6 +19,9 @@ __all__ = ["COLUMNS", "csv_text", "latex_table", "rows_of", "study_rows", "study
 COLUMNS = ("no swap", "swap", "gain", "forgetting", "time")
 """Headings of the figures of a line, see `rows_of`."""
 
+_UNITS = "accuracy over all classes and forgetting in %, gain in points"
+_SPREAD = "; ± is the 95 % interval over seeds"
+
 _CSV = ("strategy", "swap", "seed", "state", "run")
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -41,16 +44,24 @@ def rows_of(results: StudyResults, *, sign: str = "±") -> list[tuple[str, str, 
 def study_table(results: StudyResults) -> Table:
     """What `carousel compare` prints at its end."""
     table = Table(
-        title=results.title, title_justify="left", title_style="bold", box=None, pad_edge=False
+        title=results.title,
+        title_justify="left",
+        title_style="bold",
+        caption=_UNITS,
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
     )
-    swept = bool(results.swept)
+    swept, rows = bool(results.swept), rows_of(results)
+    if any("±" in text for _, _, figures in rows for text in figures):
+        table.caption = _UNITS + _SPREAD
     table.add_column("strategy", no_wrap=True)
     if swept:
         table.add_column("setting")
     for heading in COLUMNS:
         style = "bold" if heading == "gain" else ""
         table.add_column(heading, justify="right", no_wrap=True, style=style)
-    for strategy, setting, figures in rows_of(results):
+    for strategy, setting, figures in rows:
         table.add_row(strategy, *([setting] if swept else []), *figures)
     return table
 

@@ -161,16 +161,18 @@ def dump_study(study: Study) -> str:
 
 
 def parse_strategies(text: str) -> list[str]:
-    """Names with commas between them, without repetitions.
+    """Names with commas between them, without repetitions; ``all`` are those with a memory.
 
     Raises:
         BadInputError: there is no strategy of such a name; suggests the nearest.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
-    if "all" in names:
-        names = [name for name in list_strategies() if strategy_info(name).has_memory]
     for name in names:
-        strategy_info(name)
+        if name != "all":
+            strategy_info(name)
+    if "all" in names:
+        everyone = [name for name in list_strategies() if strategy_info(name).has_memory]
+        names = [*everyone, *(name for name in names if name != "all")]
     return list(dict.fromkeys(names))
 
 
@@ -212,8 +214,13 @@ def _assigned(assignments: Iterable[str]) -> dict[str, Any]:
                 fix=f"give its values at once to sweep them, as in --set {key}=1,2",
             )
         if isinstance(value, str) and "," in value:
-            parts = [f"{key}={part.strip()}" for part in value.split(",")]
-            value = [parse_assignments([part])[key] for part in parts]
+            parts = [part.strip() for part in value.split(",")]
+            if not all(parts):
+                raise BadInputError(
+                    f"--set {assignment!r} has an empty value",
+                    fix="give a value on both sides of each comma",
+                )
+            value = [parse_assignments([f"{key}={part}"])[key] for part in parts]
         found[_key(key)] = _plain(value) if isinstance(value, list) else value
     return found
 
@@ -291,7 +298,9 @@ def _seeds(value: Any) -> tuple[int, ...]:
     elif isinstance(value, int) and not isinstance(value, bool):
         which = list(range(value))
     usable = all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in which)
-    if not which or not usable or len(set(which)) < len(which):
+    if usable and len(set(which)) < len(which):
+        raise BadInputError(f"seeds is {value!r}", fix=f"{fix}, each once")
+    if not which or not usable:
         raise BadInputError(f"seeds is {value!r}", fix=fix)
     return tuple(which)
 

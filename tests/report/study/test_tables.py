@@ -25,6 +25,13 @@ def test_a_single_seed_has_no_interval(swept):
     console.print(study_table(swept))
     assert "+20.0" in console.file.getvalue()
     assert "±" not in console.file.getvalue()
+    assert "forgetting in %, gain in points" in " ".join(console.file.getvalue().split())
+
+
+def test_the_interval_is_explained_where_there_is_one(results):
+    console = Console(width=100, file=io.StringIO())
+    console.print(study_table(results))
+    assert "± is the 95 % interval over seeds" in " ".join(console.file.getvalue().split())
 
 
 def test_csv_has_a_row_a_run(results, swept, run):

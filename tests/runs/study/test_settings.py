@@ -16,6 +16,12 @@ def test_all_is_every_strategy_with_a_memory():
     assert "naive" not in names
 
 
+def test_all_may_be_joined_by_others_and_hides_no_misspelt_name():
+    assert parse_strategies("joint,all,er") == [*parse_strategies("all"), "joint"]
+    with pytest.raises(BadInputError, match="unknown strategy 'foo'"):
+        parse_strategies("all,foo")
+
+
 @pytest.mark.parametrize(
     ("text", "seeds"), [("3", (0, 1, 2)), ("0,5", (0, 5)), ("7,", (7,)), (" 1 , 2", (1, 2))]
 )
@@ -27,6 +33,17 @@ def test_seeds_are_a_number_or_a_list(text, seeds):
 def test_seeds_that_are_none_are_refused(text):
     with pytest.raises(BadInputError, match=r"seeds is .*: give how many, such as 3, or which"):
         plan_study(strategies="er", seeds=text)
+
+
+def test_a_seed_that_is_given_twice_is_told_as_such():
+    with pytest.raises(BadInputError, match="or which, such as 0,1,2, each once"):
+        plan_study(strategies="er", seeds="1,1")
+
+
+@pytest.mark.parametrize("text", ["epochs=1,", "epochs=1, ", "epochs=1,,2"])
+def test_a_comma_with_nothing_beside_it_is_refused(text):
+    with pytest.raises(BadInputError, match="has an empty value: give a value on both sides"):
+        plan_study(strategies="er", assignments=[text])
 
 
 @pytest.mark.parametrize("value", [True, 0, [], ["a"], [0, 0], {"a": 1}, 2.0])
