@@ -25,6 +25,7 @@ __all__ = [
     "parse_assignments",
     "read_config_file",
     "resolve_config",
+    "yaml_text",
 ]
 
 OPTION_PREFIX = "strategy."
@@ -260,7 +261,18 @@ def dump_config(config: TrainConfig) -> str:
     """
     flat = config.model_dump(mode="json", exclude={"options", "out"})
     flat |= {OPTION_PREFIX + name: value for name, value in config.options.items()}
-    return yaml.safe_dump(flat, sort_keys=False, allow_unicode=True)
+    return yaml_text(flat)
+
+
+def yaml_text(values: Mapping[str, Any]) -> str:
+    """YAML in the order of the keys, with letters as they are where they come back as such.
+
+    The line breaks of Unicode do not, and are written as escapes.
+    """
+    text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+    if yaml.safe_load(text) == values:
+        return text
+    return yaml.safe_dump(dict(values), sort_keys=False)
 
 
 def _scalar(text: str) -> Any:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carousel.errors import BadInputError
@@ -192,6 +192,7 @@ def test_an_empty_file_is_all_defaults(tmp_path):
         },
     )
 )
+@example(values={"strategy.alpha": "\x85"})
 def test_what_is_saved_is_read_back_as_the_same_run(values):
     config = resolve_config(command_line=values)
     again = resolve_config(file=yaml.safe_load(dump_config(config)))

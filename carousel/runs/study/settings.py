@@ -14,7 +14,13 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 import yaml
 
 from carousel.errors import BadInputError
-from carousel.runs.config import OPTION_PREFIX, TrainConfig, parse_assignments, read_config_file
+from carousel.runs.config import (
+    OPTION_PREFIX,
+    TrainConfig,
+    parse_assignments,
+    read_config_file,
+    yaml_text,
+)
 from carousel.runs.study.shipped import BOUNDS, settings_on
 from carousel.strategies.registry import list_strategies, strategy_info
 
@@ -157,7 +163,7 @@ def dump_study(study: Study) -> str:
         **study.common,
     }
     plain = yaml.safe_load(yaml.safe_dump(content))  # no aliases for equal lists
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return yaml_text(plain)
 
 
 def parse_strategies(text: str) -> list[str]:
