@@ -6,13 +6,14 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["STUDIES", "line", "parse_study_arguments", "points", "read_study_file", "run_study"]
+__all__ = ["STUDIES", "line", "only", "parse_study_arguments", "points", "read_study_file"]
+__all__ += ["run_study", "with_choices"]
 
 STUDIES = Path(__file__).parent / "studies"
 """The settings of the studies, written before their first seed."""
@@ -65,8 +66,16 @@ def points(interval: Mapping[str, Any] | None, key: str = "mean") -> float:
     return float("nan") if value is None else 100 * float(value)
 
 
-def parse_study_arguments(description: str | None, out: str) -> argparse.Namespace:
-    """The command line of a study: ``--json``, ``--out``, ``--jobs``, ``--seeds``, ``--limit``."""
+def parse_study_arguments(
+    description: str | None, out: str, parts: tuple[str, ...] = ()
+) -> argparse.Namespace:
+    """The command line of a study: ``--json``, ``--out``, ``--jobs``, ``--seeds``, ``--limit``.
+
+    Args:
+        description: of the benchmark.
+        out: folder of the runs, by default.
+        parts: names for ``--parts``, if the study has some; all are run by default.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -75,7 +84,21 @@ def parse_study_arguments(description: str | None, out: str) -> argparse.Namespa
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--seeds", type=_integers, help="comma-separated; those of the study")
     parser.add_argument("--limit", type=int, help="samples of a class, for a quick look")
+    if parts:
+        parser.add_argument(
+            "--parts", type=_names(parts), default=list(parts), help="comma-separated"
+        )
     return parser.parse_args()
+
+
+def _names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown {name}: use {', '.join(known)}")
+        return text.split(",")
+
+    return parse
 
 
 def _integers(text: str) -> list[int]:

@@ -7,13 +7,14 @@ be reached. Runs of one seed share class order and initial weights; gains are me
 pairs with a 95 % t-interval. A method whose gain over three seeds is under five points gets seven.
 
 Run it as ``python -m benchmarks.accuracy_seven [--json FILE] [--out FOLDER] [--jobs 2]
-[--seeds 0,1,2] [--limit N]``. What is done is skipped, so an interrupted study goes on. With
-``--limit`` figures have no targets: they were set for all of the data.
+[--seeds 0,1,2] [--limit N] [--parts figlet,glyph]``. What is done is skipped, so an interrupted
+study goes on. With ``--limit`` figures have no targets: they were set for all of the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -45,7 +46,15 @@ FEW, MANY = 5.0, 7
 
 def main() -> None:
     """Run what is missing, then sum up."""
-    choices = parse_study_arguments(__doc__, "runs/accuracy_seven")
+    choices = parse_study_arguments(__doc__, "runs/accuracy_seven", parts=tuple(PARTS))
+    rows = [row for part in choices.parts for row in PARTS[part](choices)]
+    if choices.limit is not None:
+        rows = [replace(row, target=None, met=None) for row in rows]
+    report(rows, "Seven methods with a carousel", choices.json)
+
+
+def figlet_rows(choices: Namespace) -> list[Row]:
+    """The central table, with more seeds for those that gain little."""
     study = with_choices(read_study_file("accuracy_seven"), choices)
     results = run_study(study, choices.out / "figlet", "study", choices.jobs)
     small = [name for name in SEVEN if points(_gain(results, name)) < FEW]
@@ -53,12 +62,7 @@ def main() -> None:
         study = with_more_seeds(study, small)
         results = run_study(study, choices.out / "figlet", "study", choices.jobs)
     rows = [row for name in ("naive", *SEVEN, "joint") for row in level_rows(results, name)]
-    rows += gain_rows(results)
-    glyph = with_choices(read_study_file("accuracy_seven_glyph"), choices)
-    rows += glyph_rows(run_study(glyph, choices.out / "glyph", "study", choices.jobs))
-    if choices.limit is not None:
-        rows = [replace(row, target=None, met=None) for row in rows]
-    report(rows, "Seven methods with a carousel", choices.json)
+    return rows + gain_rows(results)
 
 
 def with_more_seeds(study: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -112,8 +116,10 @@ def gain_rows(results: Results) -> list[Row]:
     return rows
 
 
-def glyph_rows(results: Results) -> list[Row]:
+def glyph_rows(choices: Namespace) -> list[Row]:
     """The gains on glyph-94 at p = 1, and the largest of them."""
+    study = with_choices(read_study_file("accuracy_seven_glyph"), choices)
+    results = run_study(study, choices.out / "glyph", "study", choices.jobs)
     rows, means = [], []
     for found in results["lines"]:
         name, gain = found["strategy"], found["gain"]
@@ -137,6 +143,9 @@ def glyph_rows(results: Results) -> list[Row]:
 def _gain(results: Results, name: str) -> dict[str, Any] | None:
     found = line(results, name)
     return None if found is None else found["gain"]
+
+
+PARTS: dict[str, Callable[[Namespace], list[Row]]] = {"figlet": figlet_rows, "glyph": glyph_rows}
 
 
 def _name(method: str, label: str, figure: str) -> str:

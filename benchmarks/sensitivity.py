@@ -7,7 +7,7 @@ about them it says which hold: at p = 0.2 at least 85 % of the gain at p = 1; wi
 of the stream at least 80 % of the gain with all; a gain that grows with storage.
 
 Run it as ``python -m benchmarks.sensitivity [--json FILE] [--out FOLDER] [--jobs 2] [--seeds 0,1]
-[--limit N]``. What is done is skipped.
+[--limit N] [--parts ratio,storage,slots,gate]``. What is done is skipped.
 """
 
 from __future__ import annotations
@@ -67,17 +67,18 @@ SWEEPS = {
 
 def main() -> None:
     """Run what is missing, then sum up."""
-    choices = parse_study_arguments(__doc__, "runs/sensitivity")
+    choices = parse_study_arguments(__doc__, "runs/sensitivity", parts=tuple(SWEEPS))
     study = with_choices(read_study_file("sensitivity"), choices)
     results = {
         name: run_study({**study, sweep.key: list(sweep.values)}, choices.out, name, choices.jobs)
         for name, sweep in SWEEPS.items()
+        if name in choices.parts or name == "ratio"
     }
     rows = [row for method in METHODS for row in method_rows(method, results)]
     if choices.limit is not None:
         rows = [replace(row, target=None, met=None) for row in rows]
     report(rows, "What the gain depends on", choices.json)
-    for name in SWEEPS:
+    for name in results:
         print(f"plot: {plot(name, results, choices.out.parent)}")
 
 
@@ -99,10 +100,11 @@ def method_rows(method: str, results: dict[str, Results]) -> list[Row]:
     """Every gain, and whether what is expected of them holds."""
     rows = [
         Row(f"{method}: gain, {SWEEPS[name].key} = {value}", gain)
-        for name in SWEEPS
+        for name in results
         for value, gain in gains(method, name, results).items()
     ]
-    ratio, storage = gains(method, "ratio", results), gains(method, "storage", results)
+    ratio = gains(method, "ratio", results)
+    storage = gains(method, "storage", results) if "storage" in results else {}
     if ratio.keys() >= {0.2, 1.0}:
         share = ratio[0.2] / ratio[1.0]
         rows.append(Row.at_least(f"{method}: gain at p = 0.2 / at p = 1", share, 0.85))
