@@ -73,9 +73,10 @@ def main() -> None:
 def measure(name: str, folder: Path, blocks: int) -> list[Row]:
     """The rows of one method."""
     load = LOADS[name]
+    width = _width_for(load.rows)  # one for both sides, or the models would differ
     with ExitStack() as stack:
         sides = {
-            kind: stack.enter_context(Side(name, load, folder / f"{name}-{kind}", swap=swap))
+            kind: stack.enter_context(Side(name, load, width, folder / f"{name}-{kind}", swap=swap))
             for kind, swap in (("off", False), ("on", True))
         }
         costs = interleave({kind: side.block for kind, side in sides.items()}, blocks)
@@ -93,15 +94,16 @@ class Side(threading.Thread):
     Args:
         name: of the method.
         load: how it is trained.
+        width: of the model.
         folder: of its storage.
         swap: whether the carousel turns.
     """
 
-    def __init__(self, name: str, load: Load, folder: Path, *, swap: bool) -> None:
+    def __init__(self, name: str, load: Load, width: int, folder: Path, *, swap: bool) -> None:
         super().__init__(daemon=True)
         stream = _stream()
         torch.manual_seed(0)
-        model = convolutions(SMALL, _width_for(load.rows))
+        model = convolutions(SMALL, width)
         self.turns = Turns()
         self.strategy = make_strategy(
             name,
