@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ class Options:
     own: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Learner:
+class Learner(ABC):
     """Learns one experience after the other from raw samples.
 
     Args:
@@ -66,9 +67,9 @@ class Learner:
         self.optimizer = self.make_optimizer()
         self.seen: list[int] = []
 
+    @abstractmethod
     def learn(self, x: Tensor, y: Tensor) -> None:
         """Train on an experience of (n, *shape) raw samples and (n,) labels."""
-        raise NotImplementedError
 
     def scores(self, x: Tensor) -> Tensor:
         """(n, C) of (n, *shape) model input, in evaluation mode."""

@@ -17,7 +17,7 @@ from carousel.strategies.raw import Kind, RawSource, as_tensor, evaluation_trans
 from carousel.strategies.tree import Transform
 
 __all__ = ["BatchTransform", "PerSample", "append_labels", "append_samples", "batch_transform"]
-__all__ += ["evaluation_transform"]
+__all__ += ["evaluation_transform", "joined"]
 
 BatchTransform: TypeAlias = Callable[[Tensor], Tensor]
 """From raw samples (n, *shape) to model input (n, *shape)."""
@@ -65,7 +65,7 @@ def append_samples(mbatch: list[Tensor], x: Tensor) -> None:
         SchemaMismatchError: they do not look like the samples of the stream.
     """
     if not mbatch:
-        mbatch.append(x)
+        mbatch.append(x.clone())  # x may be a buffer of the memory, and the batch is the user's
         return
     stream = mbatch[0]
     if x.dtype == stream.dtype:
@@ -81,6 +81,11 @@ def append_samples(mbatch: list[Tensor], x: Tensor) -> None:
         f"{stream.dtype} {tuple(stream.shape[1:])}",
         fix="give transform=, from raw samples to what the model takes, a batch at a time",
     )
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """One behind the other; a single one is given back as it is, without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
 def append_labels(
@@ -100,7 +105,7 @@ def append_labels(
     device = mbatch[0].device
     added = [labels.to(device, non_blocking=True), tasks.to(device, non_blocking=True)]
     if len(mbatch) == 1:
-        mbatch += added if with_tasks else added[:1]
+        mbatch += [column.clone() for column in (added if with_tasks else added[:1])]
         return
     mbatch[1] = torch.cat((mbatch[1], added[0]))
     if len(mbatch) == 2:

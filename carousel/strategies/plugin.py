@@ -26,7 +26,13 @@ from carousel.memory.admission import Admission
 from carousel.memory.gate import Gate, parse_ratio
 from carousel.memory.seeds import fresh_seed, generator
 from carousel.storage.tier import Durability, StorageTier
-from carousel.strategies.batch import BatchTransform, append_labels, append_samples, batch_transform
+from carousel.strategies.batch import (
+    BatchTransform,
+    append_labels,
+    append_samples,
+    batch_transform,
+    joined,
+)
 from carousel.strategies.checks import check_output, check_samples, check_schema
 from carousel.strategies.draw import ReplayRule
 from carousel.strategies.draws import Draws, Part, make_draws
@@ -310,11 +316,11 @@ class CarMPlugin(SupervisedPlugin):
         if joint is not None and self.memory_rows.stop == len(joint[0]):
             mbatch[0] = joint[0]
         else:
-            raw = torch.cat([replay.x for replay in replays])
+            raw = joined([replay.x for replay in replays])
             x = self.transform_batch(raw.to(strategy.device, non_blocking=True))
             append_samples(mbatch, x)
-        labels = torch.cat([replay.labels for replay in replays])
-        tasks = torch.cat([replay.tasks for replay in replays])
+        labels = joined([replay.labels for replay in replays])
+        tasks = joined([replay.tasks for replay in replays])
         append_labels(mbatch, labels, tasks, with_tasks=self.source.carries_tasks)
 
     def after_forward(self, strategy: Any, *_: Any, **__: Any) -> None:

@@ -175,12 +175,7 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None, **common:
 def _make_er(common: Common, loss: Any, **options: Any) -> Any:
     from carousel.strategies.er import ER
 
-    memory = make_memory(common, **options)
-    try:
-        return ER(memory=memory, loss=loss, **_training(common), plugins=common.plugins)
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(ER, common, {"loss": loss}, **options)
 
 
 @register_strategy(
@@ -211,13 +206,7 @@ def _make_joint(common: Common, loss: Any) -> Any:
 def _make_tiny_er(common: Common, task_aware: Any, **options: Any) -> Any:
     from carousel.strategies.tiny_er import TinyER
 
-    memory = make_memory(common, **options)
-    try:
-        own = {"memory": memory, "task_aware": task_aware, "plugins": common.plugins}
-        return TinyER(**own, **_training(common))
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(TinyER, common, {"task_aware": task_aware}, **options)
 
 
 @register_strategy(
@@ -235,12 +224,9 @@ def _make_tiny_er(common: Common, task_aware: Any, **options: Any) -> Any:
 def _make_der(common: Common, admission: Any, batch_size_mem: Any, **options: Any) -> Any:
     from carousel.strategies.der import DERPlusPlus
 
-    memory = make_memory(common, admission=admission, batch_size_mem=batch_size_mem)
-    try:
-        return DERPlusPlus(memory=memory, **options, **_training(common), plugins=common.plugins)
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(
+        DERPlusPlus, common, options, admission=admission, batch_size_mem=batch_size_mem
+    )
 
 
 @register_strategy(
@@ -262,12 +248,9 @@ def _make_bic(
 ) -> Any:
     from carousel.strategies.bic import BiC
 
-    memory = make_memory(common, admission=admission, replay=replay, batch_size_mem=batch_size_mem)
-    try:
-        return BiC(memory=memory, **options, **_training(common), plugins=common.plugins)
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(
+        BiC, common, options, admission=admission, replay=replay, batch_size_mem=batch_size_mem
+    )
 
 
 @register_strategy(
@@ -283,12 +266,7 @@ def _make_bic(
 def _make_gdumb(common: Common, admission: Any, **options: Any) -> Any:
     from carousel.strategies.gdumb import GDumb
 
-    memory = make_memory(common, admission=admission)
-    try:
-        return GDumb(memory=memory, **options, **_training(common), plugins=common.plugins)
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(GDumb, common, options, admission=admission)
 
 
 @register_strategy(
@@ -306,12 +284,7 @@ def _make_gdumb(common: Common, admission: Any, **options: Any) -> Any:
 def _make_icarl(common: Common, replay: Any, batch_size_mem: Any, **options: Any) -> Any:
     from carousel.strategies.icarl import ICaRL
 
-    memory = make_memory(common, replay=replay, batch_size_mem=batch_size_mem)
-    try:
-        return ICaRL(memory=memory, **options, **_training(common), plugins=common.plugins)
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(ICaRL, common, options, replay=replay, batch_size_mem=batch_size_mem)
 
 
 @register_strategy(
@@ -330,13 +303,7 @@ def _make_icarl(common: Common, replay: Any, batch_size_mem: Any, **options: Any
 def _make_rainbow(common: Common, batch_size_mem: Any, **options: Any) -> Any:
     from carousel.strategies.rainbow import RainbowMemory
 
-    memory = make_memory(common, batch_size_mem=batch_size_mem)
-    try:
-        training = {**_training(common), "plugins": common.plugins}
-        return RainbowMemory(memory=memory, **options, **training)
-    except BaseException:
-        memory.close()
-        raise
+    return _with_memory(RainbowMemory, common, options, batch_size_mem=batch_size_mem)
 
 
 def make_memory(common: Common, **options: Any) -> CarMPlugin:
@@ -364,6 +331,18 @@ def make_memory(common: Common, **options: Any) -> CarMPlugin:
         run=common.run,
         **options,
     )
+
+
+def _with_memory(
+    kind: Callable[..., Any], common: Common, own: Mapping[str, Any], **of_memory: Any
+) -> Any:
+    """A strategy with its own options, on a memory that is closed again if it refuses them."""
+    memory = make_memory(common, **of_memory)
+    try:
+        return kind(memory=memory, **own, **_training(common), plugins=common.plugins)
+    except BaseException:
+        memory.close()
+        raise
 
 
 def _without_memory(kind: Callable[..., Any], common: Common, loss: Any) -> Any:
