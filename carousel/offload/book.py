@@ -1,21 +1,20 @@
 """What an optimizer knows and does, apart from being an optimizer of torch.
 
 The parameter groups and the state are torch's and belong to the caller, who may replace either at
-any time, so they are handed in with every call. A delayed update would be a second caller of
-`Book.update`, with gradients and hyper-parameters of a step before.
+any time, so they are handed in with every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from carousel.errors import BadInputError
 from carousel.offload.checks import plain_group
-from carousel.offload.commit import Moment
+from carousel.offload.commit import Moment, pack_payload
 from carousel.offload.loading import Loaded
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
@@ -23,10 +22,13 @@ from carousel.offload.shelf import Shelf
 from carousel.offload.sources import MASTER, OldStates, Packed, gather
 from carousel.offload.update import Active, Update, copy_params, flatten
 
-__all__ = ["Book", "Groups", "State"]
+__all__ = ["Book", "Groups", "Payload", "State"]
 
-Groups = Sequence[dict[str, Any]]
-State = MutableMapping[Tensor, Any]
+Groups: TypeAlias = Sequence[dict[str, Any]]
+State: TypeAlias = MutableMapping[Tensor, Any]
+
+Payload: TypeAlias = Callable[[], Mapping[str, Any]]
+"""Makes what is committed with the states, such as a scheduler's state."""
 
 
 class Book:
@@ -40,12 +42,14 @@ class Book:
     Attributes:
         steps: that were taken.
         payload: what is committed with the states.
+        make_payload: makes it anew at every commit, if the caller gave such a function.
     """
 
     def __init__(self, settings: OffloadSettings, roster: Roster, shelf: Shelf) -> None:
         self.settings, self.roster, self.shelf = settings, roster, shelf
         self.steps = 0
         self.payload = b""
+        self.make_payload: Payload | None = None
         self._scratch: Tensor | None = None
 
     def follow(self, groups: Groups, state: State) -> None:
@@ -94,11 +98,18 @@ class Book:
         """Begin to read what a next step like the last one wants."""
         self.shelf.states.ahead(self._likely)
 
-    @property
-    def due(self) -> bool:
-        """Whether the step that was taken is to be committed."""
+    def commit_if_due(self, groups: Groups, state: State) -> None:
+        """Make the step that was taken the recovery point, if it is one of those.
+
+        Raises:
+            CarouselError: what a thread met; the last commit is intact.
+        """
         every = self.settings.commit_every
-        return self.settings.recoverable and every > 0 and self.steps % every == 0
+        if not self.settings.recoverable or every == 0 or self.steps % every:
+            return
+        if self.make_payload is not None:
+            self.payload = pack_payload(self.make_payload())
+        self.commit(groups, state)
 
     def commit(self, groups: Groups, state: State) -> None:
         """Make this moment the recovery point.

@@ -6,7 +6,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from carousel.at_exit import close_at_exit
 from carousel.errors import BadInputError
-from carousel.offload.book import Book, refuse_large
-from carousel.offload.checks import check_gradients, check_hyper_parameters, check_parameter, clip
+from carousel.offload.book import Book, Payload, refuse_large
+from carousel.offload.checks import check_hyper_parameters, check_parameter
 from carousel.offload.commit import pack_payload
 from carousel.offload.deepspeed import from_deepspeed
 from carousel.offload.loading import MASTERS, check_state_dict
@@ -25,13 +25,11 @@ from carousel.offload.settings import OffloadSettings
 from carousel.offload.shelf import Shelf
 from carousel.offload.states_file import IoKind
 from carousel.offload.stats import OffloadStats
+from carousel.offload.stepping import AtOnce, Scaling, Stepping
 from carousel.offload.transfer import export_states, open_states
 from carousel.storage.tier import Durability
 
 __all__ = ["Payload", "TieredAdamW"]
-
-Payload: TypeAlias = Callable[[], Mapping[str, Any]]
-"""Makes what is committed with the states, such as a scheduler's state."""
 
 
 class TieredAdamW(Optimizer):
@@ -193,6 +191,8 @@ class TieredAdamW(Optimizer):
         for entry in params:
             check_parameter(entry[1] if isinstance(entry, tuple) else entry)
         check_hyper_parameters({**self.defaults, **param_group})
+        if hasattr(self, "_stepping"):
+            self._settle()
         super().add_param_group({**param_group, "params": params})
 
     @torch.no_grad()
@@ -211,22 +211,9 @@ class TieredAdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        book = self._book
-        book.shelf.check()
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and float(found_inf):
-            return loss
-        if not check_gradients(self.param_groups):
-            return loss
-        book.check_groups(self.param_groups)
-        clip(book.roster.params, book.settings.clip_norm, getattr(self, "grad_scale", None))
-        book.follow(self.param_groups, self.state)
-        book.update(self.param_groups, self.state, getattr(self, "grad_scale", None))
-        if book.due:
-            if self._payload is not None:
-                book.payload = pack_payload(self._payload())
-            book.commit(self.param_groups, self.state)
-        book.read_ahead()
+        self._book.shelf.check()
+        scaling = Scaling(getattr(self, "found_inf", None), getattr(self, "grad_scale", None))
+        self._stepping.step(self.param_groups, self.state, scaling)
         return loss
 
     def commit(self, extra: Mapping[str, Any] | None = None) -> None:
@@ -243,7 +230,7 @@ class TieredAdamW(Optimizer):
             raise BadInputError(
                 "there is nothing to commit to", fix="give storage=PATH and another durability"
             )
-        book.shelf.check()
+        self._settle()
         book.check_groups(self.param_groups)
         book.follow(self.param_groups, self.state)
         book.payload = pack_payload(extra)
@@ -256,7 +243,7 @@ class TieredAdamW(Optimizer):
         Raises:
             StorageError: it could not be.
         """
-        self._book.shelf.check()
+        self._settle()
         self._book.shelf.states.flush()
 
     def stats(self) -> OffloadStats:
@@ -272,7 +259,7 @@ class TieredAdamW(Optimizer):
             BadInputError: it is larger than the budget.
         """
         book = self._book
-        book.shelf.check()
+        self._settle()
         refuse_large(book)
         book.follow(self.param_groups, self.state)
         full, masters = book.states_of(range(len(book.roster.params)), self.state)
@@ -289,7 +276,7 @@ class TieredAdamW(Optimizer):
         Raises:
             BadInputError: it does not fit; nothing was changed.
         """
-        self._book.shelf.check()
+        self._settle()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         loaded = check_state_dict(state_dict, self.param_groups)
@@ -315,7 +302,7 @@ class TieredAdamW(Optimizer):
             StorageIOError: it cannot be written.
         """
         book = self._book
-        book.shelf.check()
+        self._settle()
         book.follow(self.param_groups, self.state)
         export_states(Path(path), book, self.param_groups, self.state)
 
@@ -347,6 +334,7 @@ class TieredAdamW(Optimizer):
         Raises:
             StorageError: it could not be written; the last commit is intact.
         """
+        self._stepping.close()
         self._book.shelf.close()
 
     def __enter__(self) -> Self:
@@ -368,8 +356,14 @@ class TieredAdamW(Optimizer):
         self.resumed_payload: dict[str, Any] | None = None
         return Roster.of(self.param_groups, self.state)
 
+    def _settle(self) -> None:
+        """Bring everything up to the last step, before anyone looks at it."""
+        self._book.shelf.check()
+        self._stepping.settle(self.param_groups, self.state)
+
     def _keep(self, book: Book, payload: Payload | None) -> None:
-        self._book, self._payload = book, payload
+        self._book, book.make_payload = book, payload
+        self._stepping: Stepping = AtOnce(book)
         weakref.finalize(self, book.shelf.close_quietly).atexit = False
         close_at_exit(book.shelf)
 

@@ -1,0 +1,81 @@
+"""When a step's arithmetic is done: at once here; delayed and within backward elsewhere.
+
+A stepping is given groups and state with every call, for the caller may replace either at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from carousel.offload.book import Book, Groups, State
+from carousel.offload.checks import check_gradients, clip
+
+__all__ = ["AtOnce", "Scaling", "Stepping"]
+
+
+class Scaling:
+    """What a ``GradScaler`` says of the gradients of a step.
+
+    Args:
+        found_inf: above 0 where one of them is not finite.
+        grad_scale: what they are still to be divided by.
+    """
+
+    def __init__(self, found_inf: Tensor | None, grad_scale: Tensor | None) -> None:
+        self.grad_scale = grad_scale
+        self.overflowed = found_inf is not None and bool(float(found_inf))
+
+
+class Stepping(Protocol):
+    """When the arithmetic of a step is done, and on which thread."""
+
+    def step(self, groups: Groups, state: State, scaling: Scaling) -> None:
+        """Take the gradients that are there.
+
+        Raises:
+            BadInputError: one cannot be used; nothing was changed.
+            CarouselError: what a thread met; the last commit is intact.
+        """
+
+    def settle(self, groups: Groups, state: State) -> None:
+        """Bring parameters and states up to the gradients that were taken.
+
+        Raises:
+            CarouselError: what a thread met; the last commit is intact.
+        """
+
+    def close(self) -> None:
+        """Give up what is not settled; calling it again is fine."""
+
+
+class AtOnce:
+    """All of it within `step`.
+
+    Args:
+        book: of the optimizer.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    @torch.no_grad()
+    def step(self, groups: Groups, state: State, scaling: Scaling) -> None:
+        """Update the parameters that have gradients; see `Stepping`."""
+        book = self._book
+        if scaling.overflowed or not check_gradients(groups):
+            return
+        book.check_groups(groups)
+        clip(book.roster.params, book.settings.clip_norm, scaling.grad_scale)
+        book.follow(groups, state)
+        book.update(groups, state, scaling.grad_scale)
+        book.commit_if_due(groups, state)
+        book.read_ahead()
+
+    def settle(self, groups: Groups, state: State) -> None:
+        """Nothing is ever pending."""
+
+    def close(self) -> None:
+        """Nothing is held."""
