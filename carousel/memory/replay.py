@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,28 @@ class Replay:
         """No samples, before any sample was seen and its fields are known."""
         nothing = np.empty(0, np.int64)
         return cls({}, torch.empty(0).long(), torch.empty(0).long(), nothing, nothing, nothing)
+
+    @classmethod
+    def joined(cls, replays: Sequence[Replay]) -> tuple[Replay, Ints]:
+        """Several batches of one step as one, without fields: what a gate is shown.
+
+        A slot that was drawn twice is there once, for it can be asked for once.
+
+        Returns:
+            The batch, and (n,) which rows it took of all, one batch after the other.
+
+        Example:
+            >>> twice = Replay.empty()
+            >>> len(Replay.joined([twice, twice])[0])
+            0
+        """
+        slots = np.concatenate([replay.slots for replay in replays])
+        rows = np.sort(np.unique(slots, return_index=True)[1])
+        labels = torch.cat([replay.labels for replay in replays])[rows]
+        tasks = torch.cat([replay.tasks for replay in replays])[rows]
+        generations = np.concatenate([replay.generations for replay in replays])
+        ids = np.concatenate([replay.ids for replay in replays])
+        return cls({}, labels, tasks, slots[rows], generations[rows], ids[rows]), rows
 
 
 class ReplayBuffers:

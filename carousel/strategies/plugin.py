@@ -24,6 +24,7 @@ from carousel.errors import BadInputError
 from carousel.memory import Carousel
 from carousel.memory.admission import Admission
 from carousel.memory.gate import Gate, parse_ratio
+from carousel.memory.replay import Replay
 from carousel.memory.seeds import fresh_seed, generator
 from carousel.storage.tier import Durability, StorageTier
 from carousel.strategies.batch import (
@@ -335,15 +336,16 @@ class CarMPlugin(SupervisedPlugin):
         Here, because the worker then reads during the backward pass, which needs no interpreter
         lock; at any other place the two would hand it to and fro.
         """
-        if not self.swaps or self.skip_gate:
+        if not self.swaps or self.skip_gate or not self.parts:
             return
-        for replay, rows in self.parts:
-            if self.logits_to_judge is None:
-                logits = strategy.mb_output[rows]
-            else:
-                start = rows.start - self.stream_rows
-                logits = self.logits_to_judge[start : start + len(replay)]
-            self.carousel.observe(replay, logits.detach())
+        logits = self.logits_to_judge
+        if logits is None:
+            logits = strategy.mb_output[self.memory_rows]
+        replay = self.parts[0][0]
+        if len(self.parts) > 1:
+            replay, rows = Replay.joined([drawn for drawn, _ in self.parts])
+            logits = logits[torch.from_numpy(rows).to(logits.device)]
+        self.carousel.observe(replay, logits.detach())
 
     def after_training_iteration(self, *_: Any, **__: Any) -> None:
         """Store the batch (``update="batch"``) and publish what the workers brought."""

@@ -21,6 +21,7 @@ from carousel.memory import Carousel, SampleBatch
 from carousel.memory.checkpoint import load_checkpoint, save_checkpoint
 from carousel.memory.machine import MachineMemory
 from carousel.memory.pressure import PressureWatch
+from carousel.memory.replay import Replay
 from carousel.storage import LMDBTier, MemoryTier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_torch_loop.py"
@@ -643,3 +644,24 @@ class TestForget:
         with pytest.raises(BadInputError, match="nothing to forget"):
             memory.forget()
         assert memory.filled == 20
+
+
+def test_batches_of_one_step_join_with_every_slot_once(make_memory, coded):
+    memory = make_memory()
+    run_experiences(memory, coded, 1)
+    first, second = memory.sample(15), memory.sample(15)
+    replay, rows = Replay.joined([first, second])
+    slots, ids = (
+        np.concatenate([getattr(drawn, name) for drawn in (first, second)])
+        for name in ("slots", "ids")
+    )
+    assert len(set(slots)) < 30  # some were drawn twice
+    assert sorted(replay.slots) == sorted(set(slots))
+    assert np.array_equal(replay.slots, slots[rows])
+    assert np.array_equal(replay.ids, ids[rows])
+    assert np.array_equal(replay.labels.numpy(), coded.labels(replay.ids))
+    memory.observe(replay, torch.zeros(len(replay), 10))
+    memory.end_experience()
+    swaps = memory.stats().swaps
+    assert swaps.duplicate == 0
+    assert swaps.done > 0
