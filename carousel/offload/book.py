@@ -6,7 +6,7 @@ any time, so they are handed in with every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,11 +15,13 @@ from torch import Tensor
 from carousel.errors import BadInputError
 from carousel.offload.checks import plain_group
 from carousel.offload.commit import Moment, pack_payload
+from carousel.offload.engine import Visit
 from carousel.offload.loading import Loaded
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
 from carousel.offload.shelf import Shelf
 from carousel.offload.sources import MASTER, OldStates, Packed, gather
+from carousel.offload.sweep import Sweep
 from carousel.offload.update import Active, Update, copy_params, flatten
 
 __all__ = ["Book", "Groups", "Payload", "State"]
@@ -76,23 +78,56 @@ class Book:
         Raises:
             CarouselError: what a thread met; the last commit is intact.
         """
-        states, roster = self.shelf.states, self.roster
-        known = {n for n, param in enumerate(roster.params) if state.get(param)}
-        active = _activate(roster, known, state)
-        update = Update(
+        update = self.prepare(groups, state, grad_scale)
+        update.active.update(self.activate(range(len(self.roster.params)), state))
+        visits = update.visits(update.active)
+        with self.shelf.unbroken():
+            for chunk, fields in self.begin(visits):
+                update.apply(chunk, fields)
+        self.expect(visits)
+
+    def prepare(self, groups: Groups, state: State, grad_scale: Tensor | None = None) -> Update:
+        """A step that updates nothing yet.
+
+        Args:
+            groups: with the hyper-parameters that it goes by.
+            state: of before it.
+            grad_scale: what gradients are divided by.
+        """
+        states, params = self.shelf.states, self.roster.params
+        return Update(
             states.plan,
-            [flatten(param) for param in roster.params],
-            active,
-            known,
+            [flatten(param) for param in params],
+            {number for number, param in enumerate(params) if state.get(param)},
             groups=groups,
             scratch=self._scratch_of(states.room.scratch_bytes // 4),
             grad_scale=grad_scale,
         )
+
+    def activate(self, numbers: Iterable[int], state: State) -> dict[int, Active]:
+        """Those of some parameters that have gradients, their steps counted up."""
+        active: dict[int, Active] = {}
+        for number in numbers:
+            param = self.roster.params[number]
+            if param.grad is None:
+                continue
+            kept = state.setdefault(param, {})
+            fresh = not kept
+            if "step" not in kept:
+                kept["step"] = torch.zeros((), dtype=torch.float32)
+            group = self.roster.groups[number]
+            active[number] = Active(flatten(param.grad), kept["step"], group, fresh)
+        torch._foreach_add_([one.step for one in active.values()], 1)
+        return active
+
+    def begin(self, visits: Sequence[Visit]) -> Sweep:
+        """Count a step, and pass over these chunks for it."""
         self.steps += 1
-        with self.shelf.unbroken():
-            for chunk, fields in states.sweep(update.visits, self.steps):
-                update.apply(chunk, fields)
-        self._likely = update.likely_next()
+        return self.shelf.states.sweep(visits, self.steps)
+
+    def expect(self, visits: Sequence[Visit]) -> None:
+        """Say which chunks a next step is going to want, if it is like this one."""
+        self._likely = [Visit(visit.chunk, load=True) for visit in visits]
 
     def read_ahead(self) -> None:
         """Begin to read what a next step like the last one wants."""
@@ -175,22 +210,6 @@ class Book:
         if numel and (self._scratch is None or len(self._scratch) < numel):
             self._scratch = torch.empty(numel)
         return self._scratch if numel else None
-
-
-def _activate(roster: Roster, known: set[int], state: State) -> dict[int, Active]:
-    """The parameters that have gradients, their steps counted up."""
-    active: dict[int, Active] = {}
-    for number, param in enumerate(roster.params):
-        if param.grad is None:
-            continue
-        kept = state.setdefault(param, {})
-        if "step" not in kept:
-            kept["step"] = torch.zeros((), dtype=torch.float32)
-        active[number] = Active(
-            flatten(param.grad), kept["step"], roster.groups[number], fresh=number not in known
-        )
-    torch._foreach_add_([one.step for one in active.values()], 1)
-    return active
 
 
 def _plain(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

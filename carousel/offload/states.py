@@ -7,6 +7,7 @@ be gone before it is wanted again; a prefix that always stays saves its share of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ from carousel.offload.record import state_dtype
 from carousel.offload.ring import Fields, Ring, anonymous, fields_of
 from carousel.offload.room import Room, Wishes
 from carousel.offload.states_file import StatesFile
+from carousel.offload.sweep import Sweep
 
 __all__ = ["CopyParams", "States"]
 
@@ -92,27 +94,20 @@ class States:
         if self._engine is not None:
             self._engine.begin([v for v in visits if v.chunk >= self.room.pinned])
 
-    def sweep(self, visits: Sequence[Visit], step: int) -> Iterator[tuple[Chunk, Fields]]:
-        """Pass over chunks; what the caller makes of their fields is kept.
+    def sweep(self, visits: Sequence[Visit], step: int) -> Sweep:
+        """A pass over chunks; what the caller makes of their fields is kept.
 
         Args:
-            visits: in the order of the plan. Where nothing is loaded the fields hold anything.
+            visits: in the order that they come in. Where nothing is loaded the fields hold
+                anything.
             step: that the records are of.
-
-        Raises:
-            CarouselError: what a thread met.
         """
-        self.ahead(visits)
-        for visit in visits:
-            chunk = self.plan.chunks[visit.chunk]
-            if visit.chunk < self.room.pinned:
-                self._dirty.add(visit.chunk)
-                yield chunk, self._pinned[visit.chunk]
-                continue
-            engine = self._streaming()
-            buffer = engine.take()
-            yield chunk, self._ring.fields(buffer, self.room.layouts[visit.chunk])
-            engine.give(visit.chunk, buffer, step)
+        return Sweep(
+            visits,
+            ahead=self.ahead,
+            lend=lambda visit: self._lend(visit.chunk, step),
+            chunks=self.plan.chunks,
+        )
 
     def commit(self, moment: Moment, copy_params: CopyParams) -> None:
         """Make the records and this moment the recovery point, behind the caller's back.
@@ -132,6 +127,17 @@ class States:
         """Make the records in the file and this moment the recovery point, and wait for it."""
         self._last_commit = self._publish(moment)
         self._streaming().wait_for(self._last_commit)
+
+    @contextmanager
+    def _lend(self, chunk: int, step: int) -> Iterator[Fields]:
+        if chunk < self.room.pinned:
+            self._dirty.add(chunk)
+            yield self._pinned[chunk]
+            return
+        engine = self._streaming()
+        buffer = engine.take()
+        yield self._ring.fields(buffer, self.room.layouts[chunk])
+        engine.give(chunk, buffer, step)
 
     def _stage(self, step: int, copy_params: CopyParams) -> None:
         """Write the chunks that stay in RAM and have changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,36 +41,37 @@ class Update:
     Args:
         plan: of the chunks.
         params: all live parameters by number, one-dimensional.
-        active: what is updated, by number.
         known: numbers of the parameters that have states from before.
         groups: hyper-parameters.
         scratch: (elements of a chunk,) fp32, for gradients of another precision.
         grad_scale: what gradients are divided by.
+
+    Attributes:
+        active: what is updated, by number; all of a chunk is there when the chunk is visited.
     """
 
     def __init__(
         self,
         plan: Plan,
         params: Sequence[Tensor],
-        active: Mapping[int, Active],
         known: set[int],
         *,
         groups: Sequence[Mapping[str, Any]],
         scratch: Tensor | None,
         grad_scale: Tensor | None,
     ) -> None:
-        self._params, self._active, self._known = params, active, known
+        self.active: dict[int, Active] = {}
+        self._params, self._known = params, known
         self._groups, self._scratch, self._grad_scale = groups, scratch, grad_scale
-        self.visits = [
-            Visit(chunk.index, load=any(s.param in known for s in chunk.segments))
-            for chunk in plan.chunks
-            if any(s.param in active for s in chunk.segments)
-        ]
-        self._blank = {visit.chunk for visit in self.visits if not visit.load}
+        self._chunks = plan.chunks
 
-    def likely_next(self) -> list[Visit]:
-        """The visits of a step after this one that updates the same parameters."""
-        return [Visit(visit.chunk, load=True) for visit in self.visits]
+    def visits(self, numbers: Container[int]) -> list[Visit]:
+        """The visits of all chunks that have any of these parameters."""
+        return [
+            Visit(chunk.index, load=not self._blank(chunk))
+            for chunk in self._chunks
+            if any(s.param in numbers for s in chunk.segments)
+        ]
 
     def apply(self, chunk: Chunk, fields: Fields) -> None:
         """Update the chunk's parameters, and its fields in place."""
@@ -78,7 +79,7 @@ class Update:
         self._begin(chunk, fields, masters=halves)
         calls: dict[int, Operands] = {}
         for segment in chunk.segments:
-            active = self._active.get(segment.param)
+            active = self.active.get(segment.param)
             if active is None:
                 continue
             here = slice(segment.offset, segment.offset + segment.length)
@@ -107,9 +108,9 @@ class Update:
 
     def _begin(self, chunk: Chunk, fields: Fields, *, masters: bool) -> None:
         """States that begin with this step are zero, and masters are their parameters' values."""
+        blank = self._blank(chunk)
         for segment in chunk.segments:
-            active = self._active.get(segment.param)
-            blank = chunk.index in self._blank
+            active = self.active.get(segment.param)
             if not blank and not (active is not None and active.fresh):
                 continue
             here = slice(segment.offset, segment.offset + segment.length)
@@ -123,10 +124,14 @@ class Update:
     def _publish(self, chunk: Chunk, fields: Fields) -> None:
         """Give the live parameters their masters' values, rounded."""
         for segment in chunk.segments:
-            if segment.param in self._active:
+            if segment.param in self.active:
                 there = slice(segment.start, segment.start + segment.length)
                 here = slice(segment.offset, segment.offset + segment.length)
                 self._params[segment.param][there].copy_(fields[PARAM][here])
+
+    def _blank(self, chunk: Chunk) -> bool:
+        """Whether no record of it is worth reading."""
+        return not any(segment.param in self._known for segment in chunk.segments)
 
     def _params_dtype(self, chunk: Chunk) -> torch.dtype:
         return self._params[chunk.segments[0].param].dtype
