@@ -81,18 +81,23 @@ class Book:
         update = self.prepare(groups, state, grad_scale)
         update.active.update(self.activate(range(len(self.roster.params)), state))
         visits = update.visits(update.active)
-        with self.shelf.unbroken():
-            for chunk, fields in self.begin(visits):
-                update.apply(chunk, fields)
+        self.apply(update, self.begin(visits))
         self.expect(visits)
 
-    def prepare(self, groups: Groups, state: State, grad_scale: Tensor | None = None) -> Update:
+    def prepare(
+        self,
+        groups: Groups,
+        state: State,
+        grad_scale: Tensor | None = None,
+        targets: Mapping[int, Tensor] | None = None,
+    ) -> Update:
         """A step that updates nothing yet.
 
         Args:
             groups: with the hyper-parameters that it goes by.
             state: of before it.
             grad_scale: what gradients are divided by.
+            targets: by number, one-dimensional: what gets the new values in place of the parameter.
         """
         states, params = self.shelf.states, self.roster.params
         return Update(
@@ -102,21 +107,31 @@ class Book:
             groups=groups,
             scratch=self._scratch_of(states.room.scratch_bytes // 4),
             grad_scale=grad_scale,
+            targets=targets or {},
         )
 
-    def activate(self, numbers: Iterable[int], state: State) -> dict[int, Active]:
-        """Those of some parameters that have gradients, their steps counted up."""
+    def activate(
+        self, numbers: Iterable[int], state: State, grads: Mapping[int, Tensor] | None = None
+    ) -> dict[int, Active]:
+        """Those of some parameters that have gradients, their steps counted up.
+
+        Args:
+            numbers: of the parameters.
+            state: where the steps are.
+            grads: by number, None: those of the parameters.
+        """
         active: dict[int, Active] = {}
         for number in numbers:
             param = self.roster.params[number]
-            if param.grad is None:
+            grad = param.grad if grads is None else grads.get(number)
+            if grad is None:
                 continue
             kept = state.setdefault(param, {})
             fresh = not kept
             if "step" not in kept:
                 kept["step"] = torch.zeros((), dtype=torch.float32)
             group = self.roster.groups[number]
-            active[number] = Active(flatten(param.grad), kept["step"], group, fresh)
+            active[number] = Active(flatten(grad), kept["step"], group, fresh)
         torch._foreach_add_([one.step for one in active.values()], 1)
         return active
 
@@ -124,6 +139,16 @@ class Book:
         """Count a step, and pass over these chunks for it."""
         self.steps += 1
         return self.shelf.states.sweep(visits, self.steps)
+
+    def apply(self, update: Update, sweep: Sweep) -> None:
+        """Do the arithmetic of a step that was begun, on whichever thread.
+
+        Raises:
+            CarouselError: what a thread met; the last commit is intact.
+        """
+        with self.shelf.unbroken():
+            for chunk, fields in sweep:
+                update.apply(chunk, fields)
 
     def expect(self, visits: Sequence[Visit]) -> None:
         """Say which chunks a next step is going to want, if it is like this one."""
@@ -139,12 +164,19 @@ class Book:
         Raises:
             CarouselError: what a thread met; the last commit is intact.
         """
+        if self.is_due(self.steps):
+            self.renew_payload()
+            self.commit(groups, state)
+
+    def is_due(self, step: int) -> bool:
+        """Whether this step is to be a recovery point."""
         every = self.settings.commit_every
-        if not self.settings.recoverable or every == 0 or self.steps % every:
-            return
+        return self.settings.recoverable and every > 0 and step % every == 0
+
+    def renew_payload(self) -> None:
+        """Ask the caller, on the caller's thread, for what is committed with the states."""
         if self.make_payload is not None:
             self.payload = pack_payload(self.make_payload())
-        self.commit(groups, state)
 
     def commit(self, groups: Groups, state: State) -> None:
         """Make this moment the recovery point.
@@ -153,10 +185,23 @@ class Book:
             CarouselError: what a thread met; the last commit is intact.
         """
         params = [flatten(param) for param in self.roster.params]
-        self.shelf.states.commit(
-            self._moment(self.roster, groups, state),
-            lambda chunk, fields: copy_params(params, chunk, fields),
-        )
+        self.publish(self.moment(groups, state), params)
+
+    def moment(self, groups: Groups, state: State) -> Moment:
+        """What a commit of the step that was begun last has to say."""
+        return self._moment(self.roster, groups, state)
+
+    def publish(self, moment: Moment, params: Sequence[Tensor]) -> None:
+        """Make a moment the recovery point, on whichever thread.
+
+        Args:
+            moment: of the step that was applied last.
+            params: by number, one-dimensional, as they are after it.
+
+        Raises:
+            CarouselError: what a thread met; the last commit is intact.
+        """
+        self.shelf.states.commit(moment, lambda chunk, fields: copy_params(params, chunk, fields))
 
     def replace(self, loaded: Loaded, groups: Groups, state: State) -> None:
         """Give the states another content; `groups` and `state` have theirs already."""

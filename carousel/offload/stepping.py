@@ -13,7 +13,7 @@ from torch import Tensor
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.checks import check_gradients, clip
 
-__all__ = ["AtOnce", "Scaling", "Stepping"]
+__all__ = ["AtOnce", "Scaling", "Stepping", "ready"]
 
 
 class Scaling:
@@ -65,11 +65,8 @@ class AtOnce:
     def step(self, groups: Groups, state: State, scaling: Scaling) -> None:
         """Update the parameters that have gradients; see `Stepping`."""
         book = self._book
-        if scaling.overflowed or not check_gradients(groups):
+        if not ready(book, groups, state, scaling):
             return
-        book.check_groups(groups)
-        clip(book.roster.params, book.settings.clip_norm, scaling.grad_scale)
-        book.follow(groups, state)
         book.update(groups, state, scaling.grad_scale)
         book.commit_if_due(groups, state)
         book.read_ahead()
@@ -79,3 +76,22 @@ class AtOnce:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def ready(book: Book, groups: Groups, state: State, scaling: Scaling) -> bool:
+    """Check and clip gradients, and follow what the parameters are now.
+
+    Returns:
+        Whether there is anything to update with.
+
+    Raises:
+        BadInputError: a gradient or a value cannot be used; nothing was changed.
+        StorageError: the states could not be moved.
+    """
+    if scaling.overflowed or not check_gradients(groups):
+        return False
+    book.check_groups(groups)
+    params = [param for group in groups for param in group["params"]]
+    clip(params, book.settings.clip_norm, scaling.grad_scale)
+    book.follow(groups, state)
+    return True

@@ -45,9 +45,11 @@ class Update:
         groups: hyper-parameters.
         scratch: (elements of a chunk,) fp32, for gradients of another precision.
         grad_scale: what gradients are divided by.
+        targets: by number, one-dimensional: what gets the new values in place of the parameter.
 
     Attributes:
         active: what is updated, by number; all of a chunk is there when the chunk is visited.
+        written: by number, one-dimensional: where the values are after the step.
     """
 
     def __init__(
@@ -59,8 +61,11 @@ class Update:
         groups: Sequence[Mapping[str, Any]],
         scratch: Tensor | None,
         grad_scale: Tensor | None,
+        targets: Mapping[int, Tensor],
     ) -> None:
         self.active: dict[int, Active] = {}
+        self.written = [targets.get(number, param) for number, param in enumerate(params)]
+        self._aside = targets.keys()
         self._params, self._known = params, known
         self._groups, self._scratch, self._grad_scale = groups, scratch, grad_scale
         self._chunks = plan.chunks
@@ -91,7 +96,7 @@ class Update:
                 grad = self._scratch[here].copy_(grad)
                 operands.params.append(fields[PARAM][here])
             else:
-                operands.params.append(self._params[segment.param][there])
+                operands.params.append(self._to_update(segment.param, there))
                 grad = grad.to(operands.params[-1].dtype)
             operands.grads.append(grad)
             operands.m.append(fields["m"][here])
@@ -104,7 +109,12 @@ class Update:
         if halves:
             self._publish(chunk, fields)
         elif PARAM in fields:
-            copy_params(self._params, chunk, fields)
+            copy_params(self.written, chunk, fields)
+
+    def _to_update(self, number: int, there: slice) -> Tensor:
+        """A part of a parameter, or of its target, with the parameter's values."""
+        part = self.written[number][there]
+        return part.copy_(self._params[number][there]) if number in self._aside else part
 
     def _begin(self, chunk: Chunk, fields: Fields, *, masters: bool) -> None:
         """States that begin with this step are zero, and masters are their parameters' values."""
@@ -122,12 +132,12 @@ class Update:
                 fields[PARAM][here].copy_(self._params[segment.param][there])
 
     def _publish(self, chunk: Chunk, fields: Fields) -> None:
-        """Give the live parameters their masters' values, rounded."""
+        """Give the parameters, or their targets, their masters' values, rounded."""
         for segment in chunk.segments:
             if segment.param in self.active:
                 there = slice(segment.start, segment.start + segment.length)
                 here = slice(segment.offset, segment.offset + segment.length)
-                self._params[segment.param][there].copy_(fields[PARAM][here])
+                self.written[segment.param][there].copy_(fields[PARAM][here])
 
     def _blank(self, chunk: Chunk) -> bool:
         """Whether no record of it is worth reading."""
@@ -138,7 +148,7 @@ class Update:
 
 
 def copy_params(params: Sequence[Tensor], chunk: Chunk, fields: Fields) -> None:
-    """Copy the live parameters of a chunk into the field ``param`` of its record."""
+    """Copy the parameters of a chunk into the field ``param`` of its record."""
     for segment in chunk.segments:
         there = slice(segment.start, segment.start + segment.length)
         here = slice(segment.offset, segment.offset + segment.length)

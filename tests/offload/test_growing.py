@@ -73,3 +73,14 @@ def test_a_head_that_grows(mode, reset, tmp_path):
         TieredAdamW.resume(again, tmp_path / "s").close()
         for a, b in zip(again, ours._book.roster.params, strict=True):
             assert torch.equal(a, b) or not ours.state.get(b)
+
+
+def test_the_gradient_of_a_new_parameter_is_clipped_with_the_others():
+    params = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(5))]
+    ours = TieredAdamW(params[:1], clip_norm=0.5)
+    ours.add_param_group({"params": params[1:]})
+    for param in params:
+        param.grad = torch.full_like(param, 7.0)
+    ours.step()
+    norm = torch.cat([param.grad for param in params]).norm()
+    torch.testing.assert_close(norm, torch.tensor(0.5))
