@@ -69,7 +69,7 @@ def points(interval: Mapping[str, Any] | None, key: str = "mean") -> float:
 def parse_study_arguments(
     description: str | None, out: str, parts: tuple[str, ...] = ()
 ) -> argparse.Namespace:
-    """The command line of a study: ``--json``, ``--out``, ``--jobs``, ``--seeds``, ``--limit``.
+    """The command line of a study: where to, how many at a time, and what of it.
 
     Args:
         description: of the benchmark.
@@ -83,6 +83,7 @@ def parse_study_arguments(
     parser.add_argument("--out", type=Path, default=Path(out), help="folder of the runs")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--seeds", type=_integers, help="comma-separated; those of the study")
+    parser.add_argument("--methods", type=_list, help="comma-separated; those of the study")
     parser.add_argument("--limit", type=int, help="samples of a class, for a quick look")
     if parts:
         parser.add_argument(
@@ -101,17 +102,26 @@ def _names(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     return parse
 
 
+def _list(text: str) -> list[str]:
+    return text.split(",")
+
+
 def _integers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
 def with_choices(study: Mapping[str, Any], choices: argparse.Namespace) -> dict[str, Any]:
-    """The study with the seeds and the limit of the command line, if given."""
+    """The study with the seeds, the limit and the methods of the command line, if given.
+
+    Methods that were asked for by name are trained alone, without the bounds.
+    """
     changed = dict(study)
     if choices.seeds is not None:
         changed["seeds"] = list(choices.seeds)
     if choices.limit is not None:
         changed["limit"] = choices.limit
+    if choices.methods is not None:
+        changed = {**only(changed, choices.methods), "bounds": False}
     return changed
 
 

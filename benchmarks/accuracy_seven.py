@@ -7,8 +7,8 @@ be reached. Runs of one seed share class order and initial weights; gains are me
 pairs with a 95 % t-interval. A method whose gain over three seeds is under five points gets seven.
 
 Run it as ``python -m benchmarks.accuracy_seven [--json FILE] [--out FOLDER] [--jobs 2]
-[--seeds 0,1,2] [--limit N] [--parts figlet,glyph]``. What is done is skipped, so an interrupted
-study goes on. With ``--limit`` figures have no targets: they were set for all of the data.
+[--seeds 0,1,2] [--methods icarl,bic] [--limit N] [--parts figlet,glyph]``. What is done is
+skipped, so an interrupted study goes on. With ``--limit`` figures have no targets: they were set for all of the data.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def glyph_rows(choices: Namespace) -> list[Row]:
     results = run_study(study, choices.out / "glyph", "study", choices.jobs)
     rows, means = [], []
     for found in results["lines"]:
-        name, gain = found["strategy"], found["gain"]
+        name = f"{found['strategy']}, {found['point']['epochs']} epochs"
+        gain = found["gain"]
         if gain is None:
             continue
         means.append(points(gain))
