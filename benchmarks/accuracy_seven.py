@@ -8,7 +8,8 @@ pairs with a 95 % t-interval. A method whose gain over three seeds is under five
 
 Run it as ``python -m benchmarks.accuracy_seven [--json FILE] [--out FOLDER] [--jobs 2]
 [--seeds 0,1,2] [--methods icarl,bic] [--limit N] [--parts figlet,glyph]``. What is done is
-skipped, so an interrupted study goes on. With ``--limit`` figures have no targets: they were set for all of the data.
+skipped, so an interrupted study goes on. With ``--limit`` figures have no targets: they were set
+for all of the data.
 """
 
 from __future__ import annotations
