@@ -1,10 +1,11 @@
-"""``carousel inspect``: what a storage holds."""
+"""``carousel inspect``: what a storage, or a folder of optimizer states, holds."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -16,6 +17,9 @@ from carousel.report.tables import pairs_table
 from carousel.report.words import bytes_text, count_text
 from carousel.storage import StorageTier
 
+if TYPE_CHECKING:
+    from carousel.offload.inspection import StatesSummary
+
 __all__ = ["inspect"]
 
 _MOST_CLASSES = 40
@@ -25,14 +29,40 @@ _MUCH = 1.5
 def inspect(path: StorePath, as_json: JsonFlag = False) -> None:
     """Show what a storage holds: samples, classes, bytes, schema, damage.
 
-    Reads only, so a run may be using the storage meanwhile.
+    Of a folder of optimizer states: step, parameters, chunks, bytes. Reads only, so a run may be
+    using the storage meanwhile.
     """
+    from carousel.offload.inspection import holds_states, summarize_states
+
+    if holds_states(path):
+        summary = summarize_states(path)
+        if as_json:
+            print_json({"path": str(path), "kind": "states", **asdict(summary)})
+        else:
+            _show_states(path, summary, Console())
+        return
     with open_to_read(path) as tier:
         found = _describe(path, tier)
     if as_json:
         print_json(found)
     else:
         _show(found, Console())
+
+
+def _show_states(path: Path, found: StatesSummary, console: Console) -> None:
+    chunk = f"of up to {count_text(found.chunk_numel)} elements"
+    unwritten = found.chunks - found.written_chunks
+    rows = [
+        ("step", count_text(found.step), "of the last commit"),
+        ("parameters", count_text(found.parameters), f"{count_text(found.elements)} elements"),
+        ("chunks", count_text(found.chunks), chunk),
+        ("records", bytes_text(found.state_bytes), f"{unwritten} not written yet"),
+        ("on disk", bytes_text(found.file_bytes), found.file),
+        ("masters", "fp32" if found.masters else "none", "of 16-bit parameters"),
+        ("payload", bytes_text(found.payload_bytes), ""),
+        ("durability", found.durability or "-", ""),
+    ]
+    console.print(pairs_table(f"Optimizer states {path}", rows))
 
 
 def _describe(path: Path, tier: StorageTier) -> dict[str, Any]:

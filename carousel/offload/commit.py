@@ -20,12 +20,19 @@ import torch
 
 from carousel.errors import BadInputError, StorageCorruptedError
 from carousel.offload.places import Committed
-from carousel.storage.creation import DATA
 from carousel.storage.lmdb.registry import is_open
 from carousel.storage.lmdb.tier import LMDBTier
-from carousel.storage.tier import Durability
+from carousel.storage.tier import Durability, StorageTier
 
-__all__ = ["Commit", "CommitLog", "Moment", "pack_payload", "unpack_payload"]
+__all__ = [
+    "Commit",
+    "CommitLog",
+    "Moment",
+    "is_commit_log",
+    "pack_payload",
+    "read_commit",
+    "unpack_payload",
+]
 
 logger = logging.getLogger("carousel.offload")
 
@@ -103,26 +110,7 @@ class CommitLog:
         Raises:
             StorageCorruptedError: the record cannot be read.
         """
-        plan, record = self._tier.get_meta(_PLAN), self._tier.get_meta(_RECORD)
-        if plan is None or record is None:
-            return None
-        try:
-            saved, fields = json.loads(plan), json.loads(record)
-            moment = Moment(**fields.pop("moment"))
-            chunks = Committed(**{k: tuple(v) for k, v in fields.pop("chunks").items()})
-            commit = Commit(moment=moment, chunks=chunks, **fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageCorruptedError(
-                f"the commit record of {self._tier.path} cannot be read; restore a copy, or start "
-                "anew with another path"
-            ) from error
-        if commit.format != _FORMAT:
-            raise StorageCorruptedError(
-                f"the commit record of {self._tier.path} has format {commit.format} and this "
-                f"version reads {_FORMAT}; update Carousel"
-            )
-        payload = self._tier.get_meta(_PAYLOAD) or b""
-        return saved, replace(commit, moment=replace(moment, payload=payload))
+        return read_commit(self._tier, self._tier.path)
 
     def publish(self, commit: Commit, plan: Mapping[str, Any] | None = None) -> None:
         """Replace the commit in one transaction, with the plan where it is a new one.
@@ -142,9 +130,41 @@ class CommitLog:
         self._tier.close()
 
 
-def holds_storage(folder: Path) -> bool:
-    """Whether a folder has a storage in it."""
-    return (folder / DATA).exists()
+def read_commit(tier: StorageTier, folder: Path) -> tuple[dict[str, Any], Commit] | None:
+    """The plan as plain types and the newest commit in a storage; None when there is none.
+
+    Args:
+        tier: the storage, open for writing or for reading only.
+        folder: what to call it in an error.
+
+    Raises:
+        StorageCorruptedError: the record cannot be read.
+    """
+    plan, record = tier.get_meta(_PLAN), tier.get_meta(_RECORD)
+    if plan is None or record is None:
+        return None
+    try:
+        saved, fields = json.loads(plan), json.loads(record)
+        moment = Moment(**fields.pop("moment"))
+        chunks = Committed(**{k: tuple(v) for k, v in fields.pop("chunks").items()})
+        commit = Commit(moment=moment, chunks=chunks, **fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageCorruptedError(
+            f"the commit record of {folder} cannot be read; restore a copy, or start "
+            "anew with another path"
+        ) from error
+    if commit.format != _FORMAT:
+        raise StorageCorruptedError(
+            f"the commit record of {folder} has format {commit.format} and this "
+            f"version reads {_FORMAT}; update Carousel"
+        )
+    payload = tier.get_meta(_PAYLOAD) or b""
+    return saved, replace(commit, moment=replace(moment, payload=payload))
+
+
+def is_commit_log(tier: StorageTier) -> bool:
+    """Whether an optimizer's commits are in a storage."""
+    return tier.get_meta(_PLAN) is not None
 
 
 def pack_payload(payload: Mapping[str, Any] | None) -> bytes:

@@ -16,7 +16,7 @@ from carousel.storage.lmdb.index_file import INDEX_FILE
 from carousel.storage.owner import MARKER
 from carousel.storage.tier import DURABILITIES, Durability
 
-__all__ = ["Home"]
+__all__ = ["Home", "has_states_file", "plan_of"]
 
 _FILE = re.compile(r"states-(\d+)\.bin(\.new)?")
 _OURS = (DATA, LOCK, MARKER, INDEX_FILE)
@@ -54,7 +54,7 @@ class Home:
         Raises:
             StorageLockedError: it is in use.
         """
-        if not folder.is_dir() or not any(_FILE.fullmatch(p.name) for p in folder.iterdir()):
+        if not has_states_file(folder):
             return
         owner = own_folder(folder)
         try:
@@ -93,20 +93,7 @@ class Home:
         Raises:
             BadInputError: there is none. `StorageCorruptedError`: it cannot be read.
         """
-        found = self._log.read()
-        if found is None:
-            raise BadInputError(
-                f"{self.folder} holds no commit of an optimizer",
-                fix="check the path, or start with TieredAdamW(...)",
-            )
-        saved, commit = found
-        try:
-            plan = Plan.from_json(saved)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StorageCorruptedError(f"the plan in {self.folder} cannot be read") from error
-        if plan.digest != commit.plan or len(commit.chunks.places) != len(plan.chunks):
-            raise StorageCorruptedError(f"plan and commit in {self.folder} do not belong together")
-        return plan, saved["options"], commit
+        return plan_of(self._log.read(), self.folder)
 
     def make_file(self, plan: Plan, sizes: Sequence[int]) -> StatesFile:
         """A new file for the records of a plan, beside the one in use.
@@ -145,3 +132,35 @@ class Home:
     def _numbers(self) -> list[int]:
         names = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
         return [int(match[1]) for match in names if match]
+
+
+def has_states_file(folder: Path) -> bool:
+    """Whether an optimizer's file is in a folder, whatever state it is in."""
+    return folder.is_dir() and any(_FILE.fullmatch(path.name) for path in folder.iterdir())
+
+
+def plan_of(
+    found: tuple[dict[str, Any], Commit] | None, folder: Path
+) -> tuple[Plan, dict[str, Any], Commit]:
+    """A commit that was found, with its plan and the plan's options.
+
+    Args:
+        found: by `read_commit`.
+        folder: what to call it in an error.
+
+    Raises:
+        BadInputError: nothing was found. `StorageCorruptedError`: it cannot be read.
+    """
+    if found is None:
+        raise BadInputError(
+            f"{folder} holds no commit of an optimizer",
+            fix="check the path, or start with TieredAdamW(...)",
+        )
+    saved, commit = found
+    try:
+        plan = Plan.from_json(saved)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageCorruptedError(f"the plan in {folder} cannot be read") from error
+    if plan.digest != commit.plan or len(commit.chunks.places) != len(plan.chunks):
+        raise StorageCorruptedError(f"plan and commit in {folder} do not belong together")
+    return plan, saved["options"], commit

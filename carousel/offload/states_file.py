@@ -53,6 +53,7 @@ class StatesFile:
         places: how many places each chunk has, 1 or 2.
         io: ``"direct"``, ``"buffered"``, or ``"auto"``: direct where the file system can.
         create: make the file, with disk space for all of it.
+        readonly: only read it, through the page cache, beside an owner.
 
     Attributes:
         direct: whether the page cache is passed by.
@@ -74,6 +75,7 @@ class StatesFile:
         places: int = 2,
         io: IoKind = "auto",
         create: bool = False,
+        readonly: bool = False,
     ) -> None:
         self.path = path
         self._starts = [BLOCK]
@@ -87,7 +89,7 @@ class StatesFile:
             _create(path, head, self._starts[-1])
         else:
             _check(path, head, self._starts[-1])
-        self._file, self.direct = _open(path, io)
+        self._file, self.direct = _open_readonly(path) if readonly else _open(path, io)
 
     @property
     def nbytes(self) -> int:
@@ -226,8 +228,16 @@ def _open(path: Path, io: IoKind) -> tuple[int, bool]:
                 fix="use io='auto'",
             )
         logger.info("%s has no direct I/O: the page cache is used", path)
+    return _open_buffered(path, flags), False
+
+
+def _open_readonly(path: Path) -> tuple[int, bool]:
+    return _open_buffered(path, os.O_RDONLY | os.O_CLOEXEC), False
+
+
+def _open_buffered(path: Path, flags: int) -> int:
     try:
-        return os.open(path, flags), False
+        return os.open(path, flags)
     except OSError as error:
         raise _typed(error, path, "opened") from error
 
