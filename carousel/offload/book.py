@@ -16,6 +16,7 @@ from carousel.errors import BadInputError
 from carousel.offload.checks import plain_group
 from carousel.offload.commit import Moment, pack_payload
 from carousel.offload.engine import Visit
+from carousel.offload.link import Link
 from carousel.offload.loading import Loaded
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
@@ -40,6 +41,10 @@ class Book:
         settings: of the caller.
         roster: the parameters.
         shelf: their states.
+        link: to where they are.
+
+    Raises:
+        WorkerError: the link cannot have the RAM that it needs.
 
     Attributes:
         steps: that were taken.
@@ -47,8 +52,9 @@ class Book:
         make_payload: makes it anew at every commit, if the caller gave such a function.
     """
 
-    def __init__(self, settings: OffloadSettings, roster: Roster, shelf: Shelf) -> None:
-        self.settings, self.roster, self.shelf = settings, roster, shelf
+    def __init__(self, settings: OffloadSettings, roster: Roster, shelf: Shelf, link: Link) -> None:
+        self.settings, self.roster, self.shelf, self.link = settings, roster, shelf, link
+        self._fit_link()
         self.steps = 0
         self.payload = b""
         self.make_payload: Payload | None = None
@@ -98,7 +104,11 @@ class Book:
             state: of before it.
             grad_scale: what gradients are divided by.
             targets: by number, one-dimensional: what gets the new values in place of the parameter.
+
+        Raises:
+            WorkerError: the link cannot have the RAM that it needs; nothing was changed.
         """
+        self._fit_link()
         states, params = self.shelf.states, self.roster.params
         return Update(
             states.plan,
@@ -108,6 +118,7 @@ class Book:
             scratch=self._scratch_of(states.room.scratch_bytes // 4),
             grad_scale=grad_scale,
             targets=targets or {},
+            link=self.link,
         )
 
     def activate(
@@ -146,7 +157,7 @@ class Book:
         Raises:
             CarouselError: what a thread met; the last commit is intact.
         """
-        with self.shelf.unbroken():
+        with self.shelf.unbroken(), update.crossing(sweep.rest):
             for chunk, fields in sweep:
                 update.apply(chunk, fields)
 
@@ -244,6 +255,21 @@ class Book:
         """
         if self.settings.recoverable:
             _plain(groups)
+
+    def close(self) -> None:
+        """Give the states' folder and the link's RAM back; calling it again is fine.
+
+        Raises:
+            CarouselError: what a thread met.
+        """
+        try:
+            self.link.close()
+        finally:
+            self.shelf.close()
+
+    def _fit_link(self) -> None:
+        states = self.shelf.states
+        self.link.fit(states.room.buckets, masters=states.wishes.masters)
 
     def _moment(self, roster: Roster, groups: Groups, state: State) -> Moment:
         kept = [state.get(param) for param in roster.params]

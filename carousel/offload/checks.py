@@ -11,9 +11,17 @@ from torch.nn.utils import clip_grad_norm_
 
 from carousel.errors import BadInputError
 
-__all__ = ["check_gradients", "check_hyper_parameters", "check_parameter", "clip", "plain_group"]
+__all__ = [
+    "check_devices",
+    "check_gradients",
+    "check_hyper_parameters",
+    "check_parameter",
+    "clip",
+    "plain_group",
+]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_DEVICES = ("cpu", "cuda")
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -38,7 +46,8 @@ def check_parameter(param: Any) -> None:
     """Refuse a parameter that has no plain memory to update.
 
     Raises:
-        BadInputError: it is sparse, complex, not contiguous, not on the CPU, or no tensor.
+        BadInputError: it is sparse, complex, not contiguous, neither on the CPU nor on a CUDA
+            device, or no tensor.
     """
     if not isinstance(param, Tensor):
         raise BadInputError(f"a parameter is a {type(param).__name__}", fix="give tensors")
@@ -48,8 +57,10 @@ def check_parameter(param: Any) -> None:
     if param.dtype not in _DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
         raise BadInputError(f"{what} has dtype {param.dtype}", fix=f"use one of {kinds}")
-    if param.device.type != "cpu":
-        raise BadInputError(f"{what} is on {param.device}", fix="move the model to the CPU")
+    if param.device.type not in _DEVICES:
+        raise BadInputError(
+            f"{what} is on {param.device}", fix="move the model to the CPU or a CUDA device"
+        )
     if not param.is_contiguous():
         raise BadInputError(
             f"{what} is not contiguous",
@@ -57,8 +68,26 @@ def check_parameter(param: Any) -> None:
         )
 
 
-def check_gradients(groups: Sequence[Mapping[str, Any]]) -> bool:
+def check_devices(params: Sequence[Tensor]) -> None:
+    """Refuse parameters on several devices.
+
+    Raises:
+        BadInputError: names two of the devices.
+    """
+    names = list(dict.fromkeys(str(param.device) for param in params))
+    if len(names) > 1:
+        raise BadInputError(
+            f"parameters are on {names[0]} and on {names[1]}",
+            fix="make one optimizer for each device",
+        )
+
+
+def check_gradients(groups: Sequence[Mapping[str, Any]], device: torch.device) -> bool:
     """Whether any parameter has a gradient; all of them can be used.
+
+    Args:
+        groups: of the optimizer.
+        device: where the parameters were when it was made.
 
     Raises:
         BadInputError: one of them cannot, or its parameter cannot any more.
@@ -68,7 +97,7 @@ def check_gradients(groups: Sequence[Mapping[str, Any]]) -> bool:
         for param in group["params"]:
             if param.grad is not None:
                 check_parameter(param)
-                _check_gradient(param)
+                _check_gradient(param, device)
                 found = True
     return found
 
@@ -94,8 +123,8 @@ def clip(params: Sequence[Tensor], limit: float | None, grad_scale: Tensor | Non
     clip_grad_norm_([param for param in params if param.grad is not None], limit)
 
 
-def _check_gradient(param: Tensor) -> None:
-    """Refuse a gradient that does not belong to its parameter.
+def _check_gradient(param: Tensor, device: torch.device) -> None:
+    """Refuse a gradient that does not belong to its parameter, or a parameter that has moved.
 
     Raises:
         BadInputError: it is sparse, or of another shape, dtype or device.
@@ -107,14 +136,19 @@ def _check_gradient(param: Tensor) -> None:
         raise BadInputError(f"{what} is sparse", fix="use torch.optim.SparseAdam for it")
     if grad.shape != param.shape:
         raise BadInputError(f"{what} has shape {tuple(grad.shape)}", fix="give one of its shape")
-    wider = param.dtype in _HALVES and grad.dtype == torch.float32
+    wider = param.dtype in _HALVES and grad.dtype == torch.float32 and device.type == "cpu"
     if grad.dtype != param.dtype and not wider:
         raise BadInputError(
             f"{what} has dtype {grad.dtype}, the parameter {param.dtype}",
             fix="cast the gradient",
         )
     if grad.device != param.device:
-        raise BadInputError(f"{what} is on {grad.device}", fix="move it to the CPU")
+        raise BadInputError(f"{what} is on {grad.device}", fix=f"move it to {param.device}")
+    if param.device != device:
+        raise BadInputError(
+            f"a parameter of shape {tuple(param.shape)} is on {param.device} and was on {device}",
+            fix="move the model first, then make the optimizer",
+        )
 
 
 def plain_group(group: Mapping[str, Any], count: int) -> dict[str, Any]:

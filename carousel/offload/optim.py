@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,9 +16,10 @@ from torch.optim import Optimizer
 from carousel.at_exit import close_at_exit
 from carousel.errors import BadInputError
 from carousel.offload.book import Book, Payload, refuse_large
-from carousel.offload.checks import check_hyper_parameters, check_parameter
+from carousel.offload.checks import check_devices, check_hyper_parameters, check_parameter
 from carousel.offload.commit import pack_payload
 from carousel.offload.deepspeed import from_deepspeed
+from carousel.offload.link import Link, link_for
 from carousel.offload.loading import MASTERS, check_state_dict
 from carousel.offload.recovery import Recovery
 from carousel.offload.roster import Roster
@@ -50,7 +52,8 @@ class TieredAdamW(Optimizer):
     parameter removes its ``state``, so that the master begins anew.
 
     Args:
-        params: parameters or groups, as for any optimizer; on the CPU, contiguous.
+        params: parameters or groups, as for any optimizer; contiguous, all on the CPU or all on one
+            CUDA device. The update is the CPU's in either case.
         lr: learning rate; with `betas`, `eps`, `weight_decay`, `amsgrad` and `maximize` as for
             ``torch.optim.AdamW``.
         betas: see there.
@@ -144,8 +147,10 @@ class TieredAdamW(Optimizer):
             "decoupled_weight_decay": decoupled,
         }
         roster = self._set_up(params, hyper)
+        link = link_for(roster.device)
+        settings = replace(settings, landing=link.landing)
         shelf = Shelf.for_new(roster, settings, fresh=fresh)
-        self._keep(Book(settings, roster, shelf), payload)
+        self._keep(_open_book(settings, roster, shelf, link), payload)
 
     @classmethod
     def resume(
@@ -172,9 +177,12 @@ class TieredAdamW(Optimizer):
         """
         settings = OffloadSettings(storage=storage, **options)
         self = cls.__new__(cls)
-        recovery = Recovery.of(settings, self._set_up(params, dict(_DEFAULTS)))
-        roster = recovery.apply(self.param_groups, self.state)
-        book = Book(settings, roster, recovery.shelf)
+        roster = self._set_up(params, dict(_DEFAULTS))
+        link = link_for(roster.device)
+        settings = replace(settings, landing=link.landing)
+        recovery = Recovery.of(settings, roster)
+        book = _open_book(settings, roster, recovery.shelf, link)
+        book.roster = recovery.apply(self.param_groups, self.state)
         book.steps, book.payload = recovery.steps, recovery.payload_bytes
         self._keep(book, payload)
         self.resumed_payload = recovery.payload
@@ -190,6 +198,10 @@ class TieredAdamW(Optimizer):
         params = [params] if isinstance(params, Tensor) else list(params)
         for entry in params:
             check_parameter(entry[1] if isinstance(entry, tuple) else entry)
+        check_devices(
+            [param for group in self.param_groups for param in group["params"]]
+            + [entry[1] if isinstance(entry, tuple) else entry for entry in params]
+        )
         check_hyper_parameters({**self.defaults, **param_group})
         if hasattr(self, "_stepping"):
             self._settle()
@@ -335,7 +347,7 @@ class TieredAdamW(Optimizer):
             StorageError: it could not be written; the last commit is intact.
         """
         self._stepping.close()
-        self._book.shelf.close()
+        self._book.close()
 
     def __enter__(self) -> Self:
         return self
@@ -366,6 +378,15 @@ class TieredAdamW(Optimizer):
         self._stepping: Stepping = AtOnce(book)
         weakref.finalize(self, book.shelf.close_quietly).atexit = False
         close_at_exit(book.shelf)
+
+
+def _open_book(settings: OffloadSettings, roster: Roster, shelf: Shelf, link: Link) -> Book:
+    """A book, or the folder given back."""
+    try:
+        return Book(settings, roster, shelf, link)
+    except BaseException:
+        shelf.close_quietly()
+        raise
 
 
 _OWN = {"foreach": None, "capturable": False, "differentiable": False, "fused": True}

@@ -31,18 +31,20 @@ from xxhash import xxh3_64_intdigest
 from carousel.errors import CorruptRecordError
 from carousel.offload.plan import Chunk
 
-__all__ = ["BLOCK", "PARAM", "Field", "RecordLayout", "layout_of", "state_dtype"]
+__all__ = ["BLOCK", "ITEM_BYTES", "PARAM", "Field", "RecordLayout", "layout_of", "state_dtype"]
 
 BLOCK = 4096
 """Fields begin at multiples of this many bytes, as direct I/O wants."""
 
 PARAM = "param"
 
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of an element, by dtype."""
+
 Bytes = npt.NDArray[np.uint8]
 
 _HEAD = struct.Struct("<8s16sIIQ4Q")
 _MAGIC = b"CRSLOFF1"
-_ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _HALVES = ("bfloat16", "float16")
 
 
@@ -156,7 +158,7 @@ def layout_of(chunk: Chunk, *, masters: bool, recoverable: bool) -> RecordLayout
     master = dtype != chunk.dtype
     names = [PARAM] if master or recoverable else []
     names += ["m", "v", "vmax"] if chunk.amsgrad else ["m", "v"]
-    nbytes = chunk.numel * _ITEM[dtype]
+    nbytes = chunk.numel * ITEM_BYTES[dtype]
     padded = -(-nbytes // BLOCK) * BLOCK
     fields = tuple(Field(name, number * padded, nbytes) for number, name in enumerate(names))
     skip = padded if PARAM in names and not master else 0

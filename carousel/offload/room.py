@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carousel.errors import BadInputError
+from carousel.offload.buckets import NO_BUCKETS, Buckets, Landing, make_buckets
 from carousel.offload.plan import ParamSpec, Plan, make_plan
 from carousel.offload.record import RecordLayout, layout_of
 
@@ -28,6 +29,7 @@ class Wishes:
         masters: keep fp32 values of 16-bit parameters.
         recoverable: whether a commit brings parameters back.
         stored: whether there is a file at all.
+        landing: how much of the gradients is under way from a device.
     """
 
     budget: int | None
@@ -37,6 +39,7 @@ class Wishes:
     masters: bool
     recoverable: bool
     stored: bool
+    landing: Landing = "nowhere"
 
     @property
     def least_ring(self) -> int:
@@ -55,6 +58,7 @@ class Room:
         buffer_bytes: of one of them.
         pinned_bytes: of the states that stay.
         scratch_bytes: of gradients cast to the states' precision.
+        buckets: of gradients and values between a device and the host.
     """
 
     layouts: tuple[RecordLayout, ...]
@@ -63,11 +67,13 @@ class Room:
     buffer_bytes: int
     pinned_bytes: int
     scratch_bytes: int
+    buckets: Buckets = NO_BUCKETS
 
     @property
     def used_bytes(self) -> int:
         """RAM that is taken in all."""
-        return self.pinned_bytes + self.ring * self.buffer_bytes + self.scratch_bytes
+        moving = self.scratch_bytes + self.buckets.total_bytes
+        return self.pinned_bytes + self.ring * self.buffer_bytes + moving
 
     @property
     def state_bytes(self) -> int:
@@ -108,11 +114,14 @@ def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
     """
     layouts = _layouts(plan, wishes)
     scratch = max((_scratch(plan, wishes)), default=0)
+    buckets = make_buckets(
+        plan.chunks, wishes.landing, masters=wishes.masters, budget=wishes.budget
+    )
     if wishes.budget is None:
         ring = (wishes.ring or wishes.least_ring) if wishes.stored and layouts else 0
-        return _room(layouts, len(layouts), ring, scratch)
+        return _room(layouts, len(layouts), ring, scratch, buckets)
     if not wishes.stored or not layouts:
-        room = _room(layouts, len(layouts), 0, scratch)
+        room = _room(layouts, len(layouts), 0, scratch, buckets)
         if strict and room.used_bytes > wishes.budget:
             raise BadInputError(
                 f"ram_budget is {wishes.budget} bytes and the states take {room.used_bytes}",
@@ -120,10 +129,11 @@ def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
             )
         return room
     for ring in range(wishes.ring or _FULL_RING, wishes.least_ring - 1, -1):
-        left = wishes.budget - scratch - ring * max(layout.nbytes for layout in layouts)
+        left = wishes.budget - scratch - buckets.total_bytes
+        left -= ring * max(layout.nbytes for layout in layouts)
         if left >= 0 or (wishes.ring is not None) or ring == wishes.least_ring:
             break
-    room = _room(layouts, _prefix(layouts, left), ring, scratch)
+    room = _room(layouts, _prefix(layouts, left), ring, scratch, buckets)
     if strict and room.used_bytes > wishes.budget:
         raise BadInputError(
             f"ram_budget is {wishes.budget} bytes, below the least that works\n{_table(room)}",
@@ -132,10 +142,12 @@ def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
     return room
 
 
-def _room(layouts: tuple[RecordLayout, ...], pinned: int, ring: int, scratch: int) -> Room:
+def _room(
+    layouts: tuple[RecordLayout, ...], pinned: int, ring: int, scratch: int, buckets: Buckets
+) -> Room:
     buffer = max((layout.nbytes for layout in layouts), default=0)
     kept = sum(layout.resident_bytes for layout in layouts[:pinned])
-    return Room(layouts, pinned, ring, buffer, kept, scratch)
+    return Room(layouts, pinned, ring, buffer, kept, scratch, buckets)
 
 
 def _prefix(layouts: Sequence[RecordLayout], budget: int) -> int:
@@ -172,6 +184,7 @@ def _table(room: Room) -> str:
     rows = [
         ("ring", f"{room.ring} buffers of {room.buffer_bytes}", room.ring * room.buffer_bytes),
         ("gradients cast to fp32", "", room.scratch_bytes),
+        ("to and from the device", f"{room.buckets.count} buckets", room.buckets.total_bytes),
         ("states that stay in RAM", f"{room.pinned} chunks", room.pinned_bytes),
         ("needed", "", room.used_bytes),
     ]

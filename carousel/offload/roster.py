@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from carousel.errors import BadInputError
@@ -31,6 +32,11 @@ class Roster:
     params: tuple[Tensor, ...]
     groups: tuple[int, ...]
     specs: tuple[ParamSpec, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.params[0].device if self.params else torch.device("cpu")
 
     @staticmethod
     def of(groups: Sequence[Mapping[str, Any]], state: Mapping[Tensor, Any]) -> Roster:

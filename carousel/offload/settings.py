@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carousel.errors import BadInputError
+from carousel.offload.buckets import Landing
 from carousel.offload.room import Wishes
 from carousel.offload.states_file import IO_KINDS, IoKind
 from carousel.storage.budget import parse_size
@@ -17,6 +18,8 @@ __all__ = ["OffloadSettings", "parse_budget_bytes"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadSettings:
     """Options of `TieredAdamW` that are not the arithmetic's; see there.
+
+    `landing` is no option: it follows from where the parameters are.
 
     Raises:
         BadInputError: one of them cannot be used.
@@ -36,6 +39,7 @@ class OffloadSettings:
     readers: int = 2
     io: IoKind = "auto"
     master: str = "auto"
+    landing: Landing = "nowhere"
 
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, DURABILITIES)
@@ -80,6 +84,7 @@ class OffloadSettings:
             masters=masters,
             recoverable=self.recoverable,
             stored=self.storage is not None,
+            landing=self.landing,
         )
 
 

@@ -25,7 +25,7 @@ class Scaling:
     """
 
     def __init__(self, found_inf: Tensor | None, grad_scale: Tensor | None) -> None:
-        self.grad_scale = grad_scale
+        self.grad_scale = None if grad_scale is None else grad_scale.cpu()
         self.overflowed = found_inf is not None and bool(float(found_inf))
 
 
@@ -88,7 +88,7 @@ def ready(book: Book, groups: Groups, state: State, scaling: Scaling) -> bool:
         BadInputError: a gradient or a value cannot be used; nothing was changed.
         StorageError: the states could not be moved.
     """
-    if scaling.overflowed or not check_gradients(groups):
+    if scaling.overflowed or not check_gradients(groups, book.link.device):
         return False
     book.check_groups(groups)
     params = [param for group in groups for param in group["params"]]

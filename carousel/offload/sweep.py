@@ -43,6 +43,11 @@ class Sweep:
         """The chunk that `visit` is going to lend, None at the end."""
         return self._chunks[self._rest[0].chunk] if self._rest else None
 
+    @property
+    def rest(self) -> list[Chunk]:
+        """All chunks that are still to be lent."""
+        return [self._chunks[visit.chunk] for visit in self._rest]
+
     @contextmanager
     def visit(self) -> Iterator[tuple[Chunk, Fields]]:
         """The next chunk; what the block makes of its fields is kept, unless it ends in an error.

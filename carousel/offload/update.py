@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from carousel.offload.engine import Visit
 from carousel.offload.kernel import Operands, fused_update
+from carousel.offload.link import Cargo, Link
 from carousel.offload.plan import Chunk, Plan
 from carousel.offload.record import PARAM
 from carousel.offload.ring import Fields
@@ -46,6 +48,7 @@ class Update:
         scratch: (elements of a chunk,) fp32, for gradients of another precision.
         grad_scale: what gradients are divided by.
         targets: by number, one-dimensional: what gets the new values in place of the parameter.
+        link: to where the parameters are.
 
     Attributes:
         active: what is updated, by number; all of a chunk is there when the chunk is visited.
@@ -62,10 +65,11 @@ class Update:
         scratch: Tensor | None,
         grad_scale: Tensor | None,
         targets: Mapping[int, Tensor],
+        link: Link,
     ) -> None:
         self.active: dict[int, Active] = {}
         self.written = [targets.get(number, param) for number, param in enumerate(params)]
-        self._aside = targets.keys()
+        self._crossing = link.crossing(Cargo(params, targets, self.active))
         self._params, self._known = params, known
         self._groups, self._scratch, self._grad_scale = groups, scratch, grad_scale
         self._chunks = plan.chunks
@@ -78,25 +82,36 @@ class Update:
             if any(s.param in numbers for s in chunk.segments)
         ]
 
+    @contextmanager
+    def crossing(self, chunks: Sequence[Chunk]) -> Iterator[None]:
+        """The traffic to and from the parameters while these chunks are updated, in this order."""
+        try:
+            self._crossing.expect(chunks)
+            yield
+            self._crossing.finish()
+        except BaseException:
+            self._crossing.abandon()
+            raise
+
     def apply(self, chunk: Chunk, fields: Fields) -> None:
         """Update the chunk's parameters, and its fields in place."""
         halves = self._scratch is not None and fields["m"].dtype != self._params_dtype(chunk)
         self._begin(chunk, fields, masters=halves)
+        self._crossing.land(chunk)
         calls: dict[int, Operands] = {}
         for segment in chunk.segments:
             active = self.active.get(segment.param)
             if active is None:
                 continue
             here = slice(segment.offset, segment.offset + segment.length)
-            there = slice(segment.start, segment.start + segment.length)
             operands = calls.setdefault(active.group, Operands())
-            grad = active.grad[there]
+            grad = self._crossing.grad(segment)
             if halves:
                 assert self._scratch is not None
                 grad = self._scratch[here].copy_(grad)
                 operands.params.append(fields[PARAM][here])
             else:
-                operands.params.append(self._to_update(segment.param, there))
+                operands.params.append(self._crossing.values(segment))
                 grad = grad.to(operands.params[-1].dtype)
             operands.grads.append(grad)
             operands.m.append(fields["m"][here])
@@ -109,12 +124,8 @@ class Update:
         if halves:
             self._publish(chunk, fields)
         elif PARAM in fields:
-            copy_params(self.written, chunk, fields)
-
-    def _to_update(self, number: int, there: slice) -> Tensor:
-        """A part of a parameter, or of its target, with the parameter's values."""
-        part = self.written[number][there]
-        return part.copy_(self._params[number][there]) if number in self._aside else part
+            self._record(chunk, fields)
+        self._crossing.leave(chunk)
 
     def _begin(self, chunk: Chunk, fields: Fields, *, masters: bool) -> None:
         """States that begin with this step are zero, and masters are their parameters' values."""
@@ -135,9 +146,14 @@ class Update:
         """Give the parameters, or their targets, their masters' values, rounded."""
         for segment in chunk.segments:
             if segment.param in self.active:
-                there = slice(segment.start, segment.start + segment.length)
                 here = slice(segment.offset, segment.offset + segment.length)
-                self.written[segment.param][there].copy_(fields[PARAM][here])
+                self._crossing.place(segment).copy_(fields[PARAM][here])
+
+    def _record(self, chunk: Chunk, fields: Fields) -> None:
+        """Copy the chunk's new values into the field that it is recovered from."""
+        for segment in chunk.segments:
+            here = slice(segment.offset, segment.offset + segment.length)
+            fields[PARAM][here].copy_(self._crossing.place(segment))
 
     def _blank(self, chunk: Chunk) -> bool:
         """Whether no record of it is worth reading."""
