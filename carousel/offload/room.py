@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carousel.errors import BadInputError
+from carousel.offload.aside import aside_bytes
 from carousel.offload.buckets import NO_BUCKETS, Buckets, Landing, make_buckets
 from carousel.offload.plan import ParamSpec, Plan, make_plan
 from carousel.offload.record import RecordLayout, layout_of
@@ -30,6 +31,7 @@ class Wishes:
         recoverable: whether a commit brings parameters back.
         stored: whether there is a file at all.
         landing: how much of the gradients is under way from a device.
+        delayed: keep a copy of gradients and parameters for an update that is delayed.
     """
 
     budget: int | None
@@ -40,6 +42,7 @@ class Wishes:
     recoverable: bool
     stored: bool
     landing: Landing = "nowhere"
+    delayed: bool = False
 
     @property
     def least_ring(self) -> int:
@@ -59,6 +62,7 @@ class Room:
         pinned_bytes: of the states that stay.
         scratch_bytes: of gradients cast to the states' precision.
         buckets: of gradients and values between a device and the host.
+        copied_bytes: of gradients and parameters of a delayed update.
     """
 
     layouts: tuple[RecordLayout, ...]
@@ -68,11 +72,12 @@ class Room:
     pinned_bytes: int
     scratch_bytes: int
     buckets: Buckets = NO_BUCKETS
+    copied_bytes: int = 0
 
     @property
     def used_bytes(self) -> int:
         """RAM that is taken in all."""
-        moving = self.scratch_bytes + self.buckets.total_bytes
+        moving = self.scratch_bytes + self.copied_bytes + self.buckets.total_bytes
         return self.pinned_bytes + self.ring * self.buffer_bytes + moving
 
     @property
@@ -93,7 +98,8 @@ def size_chunks(specs: Sequence[ParamSpec], wishes: Wishes) -> Plan:
     plan = make_plan(specs, numel)
     while wishes.budget is not None and numel > SMALLEST_CHUNK:
         if make_room(plan, wishes, strict=False).used_bytes <= wishes.budget and (
-            _all_pinned(plan, wishes) or _ring_bytes(plan, wishes, _FULL_RING) <= wishes.budget // 2
+            _all_pinned(plan, wishes)
+            or _ring_bytes(plan, wishes, _FULL_RING) <= (wishes.budget - _copied(plan, wishes)) // 2
         ):
             break
         numel //= 2
@@ -113,15 +119,12 @@ def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
         BadInputError: the budget is below the least; the error has a table of what is needed.
     """
     layouts = _layouts(plan, wishes)
-    scratch = max((_scratch(plan, wishes)), default=0)
-    buckets = make_buckets(
-        plan.chunks, wishes.landing, masters=wishes.masters, budget=wishes.budget
-    )
+    bare = _bare_room(plan, wishes, layouts)
     if wishes.budget is None:
         ring = (wishes.ring or wishes.least_ring) if wishes.stored and layouts else 0
-        return _room(layouts, len(layouts), ring, scratch, buckets)
+        return _room(bare, len(layouts), ring)
     if not wishes.stored or not layouts:
-        room = _room(layouts, len(layouts), 0, scratch, buckets)
+        room = _room(bare, len(layouts), 0)
         if strict and room.used_bytes > wishes.budget:
             raise BadInputError(
                 f"ram_budget is {wishes.budget} bytes and the states take {room.used_bytes}",
@@ -129,11 +132,10 @@ def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
             )
         return room
     for ring in range(wishes.ring or _FULL_RING, wishes.least_ring - 1, -1):
-        left = wishes.budget - scratch - buckets.total_bytes
-        left -= ring * max(layout.nbytes for layout in layouts)
+        left = wishes.budget - bare.used_bytes - ring * bare.buffer_bytes
         if left >= 0 or (wishes.ring is not None) or ring == wishes.least_ring:
             break
-    room = _room(layouts, _prefix(layouts, left), ring, scratch, buckets)
+    room = _room(bare, _prefix(layouts, left), ring)
     if strict and room.used_bytes > wishes.budget:
         raise BadInputError(
             f"ram_budget is {wishes.budget} bytes, below the least that works\n{_table(room)}",
@@ -142,12 +144,25 @@ def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
     return room
 
 
-def _room(
-    layouts: tuple[RecordLayout, ...], pinned: int, ring: int, scratch: int, buckets: Buckets
-) -> Room:
-    buffer = max((layout.nbytes for layout in layouts), default=0)
-    kept = sum(layout.resident_bytes for layout in layouts[:pinned])
-    return Room(layouts, pinned, ring, buffer, kept, scratch, buckets)
+def _bare_room(plan: Plan, wishes: Wishes, layouts: tuple[RecordLayout, ...]) -> Room:
+    """What is taken before there is a ring, or a chunk that stays."""
+    return Room(
+        layouts,
+        pinned=0,
+        ring=0,
+        buffer_bytes=max((layout.nbytes for layout in layouts), default=0),
+        pinned_bytes=0,
+        scratch_bytes=max((_scratch(plan, wishes)), default=0),
+        buckets=make_buckets(
+            plan.chunks, wishes.landing, masters=wishes.masters, budget=wishes.budget
+        ),
+        copied_bytes=_copied(plan, wishes),
+    )
+
+
+def _room(bare: Room, pinned: int, ring: int) -> Room:
+    kept = sum(layout.resident_bytes for layout in bare.layouts[:pinned])
+    return replace(bare, pinned=pinned, ring=ring, pinned_bytes=kept)
 
 
 def _prefix(layouts: Sequence[RecordLayout], budget: int) -> int:
@@ -172,6 +187,11 @@ def _scratch(plan: Plan, wishes: Wishes) -> list[int]:
     return [layout.numel * 4 for chunk, layout in pairs if layout.dtype != chunk.dtype]
 
 
+def _copied(plan: Plan, wishes: Wishes) -> int:
+    """Bytes of all gradients and new values, which a delayed update keeps."""
+    return aside_bytes(plan.specs) if wishes.delayed else 0
+
+
 def _ring_bytes(plan: Plan, wishes: Wishes, ring: int) -> int:
     return ring * max((layout.nbytes for layout in _layouts(plan, wishes)), default=0)
 
@@ -185,6 +205,7 @@ def _table(room: Room) -> str:
         ("ring", f"{room.ring} buffers of {room.buffer_bytes}", room.ring * room.buffer_bytes),
         ("gradients cast to fp32", "", room.scratch_bytes),
         ("to and from the device", f"{room.buckets.count} buckets", room.buckets.total_bytes),
+        ("a delayed update", "gradients and new values", room.copied_bytes),
         ("states that stay in RAM", f"{room.pinned} chunks", room.pinned_bytes),
         ("needed", "", room.used_bytes),
     ]

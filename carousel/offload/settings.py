@@ -40,6 +40,8 @@ class OffloadSettings:
     io: IoKind = "auto"
     master: str = "auto"
     landing: Landing = "nowhere"
+    delay: int = 0
+    delay_from: int = 40
 
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, DURABILITIES)
@@ -47,6 +49,10 @@ class OffloadSettings:
         _one_of("master", self.master, ("auto", "none"))
         _at_least("commit_every", self.commit_every, 0)
         _at_least("readers", self.readers, 1)
+        _one_of("delay", self.delay, (0, 1))
+        _at_least("delay_from", self.delay_from, 1)
+        if self.delay and self.landing != "nowhere":
+            raise BadInputError("delay is 1 and the model is on a device", fix="use delay=0 there")
         if self.ring is not None:
             _at_least("ring", self.ring, self.readers + 2)
         if self.clip_norm is not None and not self.clip_norm > 0:
@@ -85,6 +91,7 @@ class OffloadSettings:
             recoverable=self.recoverable,
             stored=self.storage is not None,
             landing=self.landing,
+            delayed=self.delay > 0,
         )
 
 
@@ -104,9 +111,10 @@ def parse_budget_bytes(value: int | str, *, name: str = "ram_budget") -> int:
         raise BadInputError(error.problem, fix='give bytes like 67108864 or "64MiB"') from None
 
 
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+def _one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
-        raise BadInputError(f"{name} is {value!r}", fix=f"choose one of {', '.join(choices)}")
+        listed = ", ".join(map(str, choices))
+        raise BadInputError(f"{name} is {value!r}", fix=f"choose one of {listed}")
 
 
 def _at_least(name: str, value: object, least: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ class Shelf:
         states: of the parameters of the moment.
         moves: how often they were moved since parameters had changed.
         moved_bytes: read and written in files that were replaced since.
+        users: end what works on the states on other threads; called before they are closed.
     """
 
     def __init__(self, wishes: Wishes, home: Home | None) -> None:
@@ -37,6 +39,7 @@ class Shelf:
         self.states: States
         self.moves = 0
         self.moved_bytes = (0, 0)
+        self.users: list[Callable[[], None]] = []
         self._broken: BaseException | None = None
         self._closed = False
 
@@ -106,6 +109,7 @@ class Shelf:
                     f"a step was broken off ({error!r}): resume from the last commit, or load a "
                     "state_dict into a new optimizer"
                 )
+                self._broken.__cause__ = error
             raise
 
     def move(
@@ -149,13 +153,25 @@ class Shelf:
         self._closed = True
         scratch = self.home is not None and not self.home.recoverable
         try:
+            for end in self.users:
+                end()
             self.states.close(remove=scratch)
         finally:
             if self.home is not None:
                 self.home.close()
 
     def close_quietly(self) -> None:
-        """Close when nobody is there to be told of errors."""
+        """Close when nobody is there to be told of errors.
+
+        Garbage is collected on whichever thread, and one of these cannot wait for itself.
+        """
+        if threading.current_thread().name.startswith("carousel-offload"):
+            with contextlib.suppress(RuntimeError):  # the interpreter ends: nothing is begun anew
+                threading.Thread(target=self._close_and_forget, name="carousel-close").start()
+            return
+        self._close_and_forget()
+
+    def _close_and_forget(self) -> None:
         with contextlib.suppress(CarouselError, OSError):
             self.close()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.checks import check_gradients, clip
 
-__all__ = ["AtOnce", "Scaling", "Stepping", "ready"]
+__all__ = ["AtOnce", "Scaling", "Stepping", "apply_now", "ready", "usable"]
 
 
 class Scaling:
@@ -67,9 +67,7 @@ class AtOnce:
         book = self._book
         if not ready(book, groups, state, scaling):
             return
-        book.update(groups, state, scaling.grad_scale)
-        book.commit_if_due(groups, state)
-        book.read_ahead()
+        apply_now(book, groups, state, scaling.grad_scale)
 
     def settle(self, groups: Groups, state: State) -> None:
         """Nothing is ever pending."""
@@ -88,10 +86,35 @@ def ready(book: Book, groups: Groups, state: State, scaling: Scaling) -> bool:
         BadInputError: a gradient or a value cannot be used; nothing was changed.
         StorageError: the states could not be moved.
     """
+    if not usable(book, groups, scaling):
+        return False
+    book.follow(groups, state)
+    return True
+
+
+def usable(book: Book, groups: Groups, scaling: Scaling) -> bool:
+    """Check and clip gradients.
+
+    Returns:
+        Whether there is anything to update with.
+
+    Raises:
+        BadInputError: a gradient or a value cannot be used; nothing was changed.
+    """
     if scaling.overflowed or not check_gradients(groups, book.link.device):
         return False
     book.check_groups(groups)
     params = [param for group in groups for param in group["params"]]
     clip(params, book.settings.clip_norm, scaling.grad_scale)
-    book.follow(groups, state)
     return True
+
+
+def apply_now(book: Book, groups: Groups, state: State, grad_scale: Tensor | None) -> None:
+    """Take a step with gradients that are ready, and commit it if that is due.
+
+    Raises:
+        CarouselError: what a thread met; the last commit is intact.
+    """
+    book.update(groups, state, grad_scale)
+    book.commit_if_due(groups, state)
+    book.read_ahead()
