@@ -21,6 +21,7 @@ from torch import nn
 from carousel.offload import TieredAdamW
 from carousel.offload.engine import Visit
 from carousel.offload.ring import anonymous
+from carousel.storage.tier import Durability
 
 __all__ = ["MI", "cpu_time", "model", "move", "one_by_one", "plain_io", "run_apart", "stored"]
 __all__ += ["wall_time"]
@@ -61,7 +62,12 @@ def _timed(work: Callable[[], object], clock: Callable[[], float]) -> Callable[[
 
 @contextmanager
 def stored(
-    folder: Path, *, times: int = 0, share: float = 0.0, dtype: torch.dtype = torch.float32
+    folder: Path,
+    *,
+    times: int = 0,
+    share: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+    durability: Durability = "process",
 ) -> Iterator[TieredAdamW]:
     """An optimizer with states in a file, after its first step.
 
@@ -70,6 +76,7 @@ def stored(
         times: states are so many times the budget; 0: `share` says how much stays in RAM.
         share: of the states that stays in RAM.
         dtype: of the parameters.
+        durability: of its commits.
     """
     half = dtype != torch.float32
     states = COUNT * MI * (12 if half else 8)
@@ -80,7 +87,7 @@ def stored(
         ram_budget=states // times if times else int(share * states) + beside,
         storage=folder / "states",
         fresh=True,
-        durability="process",
+        durability=durability,
         chunk_numel=CHUNK,
     ) as optimizer:
         optimizer.step()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -36,12 +37,16 @@ from benchmarks._offload import (
     wall_time,
 )
 from carousel.offload import OffloadStats, TieredAdamW
+from carousel.storage.tier import Durability
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 LARGE = 48
 """Parameters of 1 Mi elements each, in RAM."""
+TURN = 4
+"""Steps of one side before the next has its turn."""
+
 SHARES = (0.0, 0.25, 0.5, 0.75)
 
 
@@ -96,13 +101,14 @@ def streamed(folder: Path, _: argparse.Namespace) -> list[Row]:
                 [p for g in optimizer.param_groups for p in g["params"]], lr=1e-3
             )
             raw = stack.enter_context(plain_io(folder, optimizer))
-            sides = {
-                "stream": wall_time(optimizer.step),
-                "compute": wall_time(resident.step),
-                "io": wall_time(partial(move, optimizer)),
-                "serial": wall_time(partial(one_by_one, optimizer)),
-                "raw": wall_time(raw),
+            works = {
+                "stream": optimizer.step,
+                "compute": resident.step,
+                "io": partial(move, optimizer),
+                "serial": partial(one_by_one, optimizer),
+                "raw": raw,
             }
+            sides = {name: turn(work, optimizer.flush) for name, work in works.items()}
             costs = interleave(sides, 11, warm_up=2)
             longer = np.maximum(costs["compute"], costs["io"])
             found = float(np.median(costs["stream"] / longer))
@@ -111,7 +117,7 @@ def streamed(folder: Path, _: argparse.Namespace) -> list[Row]:
                 Row.at_most(f"{label}: step / max(compute, io)", found, 1.15),
                 Row.at_least(f"{label}: serial / step", ratio(costs, "serial", "stream"), 1.4),
                 Row.at_least(f"{label}: io, plain / ours", ratio(costs, "raw", "io"), 0.9),
-                Row(f"{label}: seconds a step", float(np.median(costs["stream"]))),
+                Row(f"{label}: seconds a step", float(np.median(costs["stream"])) / TURN),
                 Row(f"{label}: reads past the page cache", float(optimizer.stats().direct)),
             ]
     return rows
@@ -141,31 +147,68 @@ def resident(_: Path, choices: argparse.Namespace) -> list[Row]:
 
 
 def budgets(folder: Path, choices: argparse.Namespace) -> list[Row]:
-    """What a larger budget saves: bytes read fall with it, and so does the step time."""
-    with ExitStack() as stack:
-        found = {
-            share: stack.enter_context(stored(folder / f"{share:g}", share=share))
-            for share in SHARES
-        }
-        sides = {f"{share:g}": wall_time(one.step) for share, one in found.items()}
-        costs = interleave(sides, 11, warm_up=2)
-        read = [moved(one)[0] for one in found.values()]
-        kept = [one.stats().resident_fraction for one in found.values()]
+    """What a larger budget saves: bytes read fall with it, and so does the step time.
+
+    With a commit every step, what stays in RAM is written as often as the rest.
+    """
+    without = by_budget(folder, "ephemeral")
+    committed = by_budget(folder, "process")
+    if choices.plot is not None:
+        draw({"no commits": without, "a commit every step": committed}, choices.plot)
+    kept, read = without.kept, without.read
     off = max(
         abs(part / read[0] - (1 - share) / (1 - kept[0]))
         for part, share in zip(read, kept, strict=True)
     )
-    seconds = [float(np.median(costs[f"{share:g}"])) for share in SHARES]
-    if choices.plot is not None:
-        draw(kept, seconds, choices.plot)
-    return [
+    rows = [
         Row.at_most("bytes read, off the line by, share of all", off, 0.03),
-        Row.at_most("step with half in RAM / with none", ratio(costs, "0.5", "0"), 0.6),
-        *(
-            Row(f"seconds a step, {100 * share:.0f} % of the states in RAM", one)
-            for share, one in zip(kept, seconds, strict=True)
-        ),
+        Row.at_most("step with half in RAM / with none", without.half, 0.6),
+        Row("the same with a commit every step", committed.half),
     ]
+    return rows + [
+        Row(f"seconds a step, {100 * share:.0f} % of the states in RAM, {label}", one)
+        for label, found in (("no commits", without), ("commits", committed))
+        for share, one in zip(found.kept, found.seconds, strict=True)
+    ]
+
+
+class ByBudget(NamedTuple):
+    """What was found at `SHARES`: share kept, bytes read a parameter, seconds; and half to none."""
+
+    kept: list[float]
+    read: list[float]
+    seconds: list[float]
+    half: float
+
+
+def by_budget(folder: Path, durability: Durability) -> ByBudget:
+    """Steps with different budgets, in turns."""
+    with ExitStack() as stack:
+        found = {
+            f"{share:g}": stack.enter_context(
+                stored(folder / durability / f"{share:g}", share=share, durability=durability)
+            )
+            for share in SHARES
+        }
+        sides = {name: turn(one.step, one.flush) for name, one in found.items()}
+        costs = interleave(sides, 11, warm_up=2)
+        return ByBudget(
+            [one.stats().resident_fraction for one in found.values()],
+            [moved(one)[0] for one in found.values()],
+            [float(np.median(costs[name])) / TURN for name in found],
+            ratio(costs, "0.5", "0"),
+        )
+
+
+def turn(step: Callable[[], object], flush: Callable[[], None]) -> Callable[[], float]:
+    """Several steps, and what they left to be written: the seconds they took."""
+
+    def run() -> None:
+        for _ in range(TURN):
+            step()
+        flush()
+
+    return wall_time(run)
 
 
 def moved(optimizer: TieredAdamW, steps: int = 4) -> tuple[float, float]:
@@ -190,11 +233,14 @@ def ratio(costs: Mapping[str, npt.NDArray[np.float64]], over: str, under: str) -
     return float(np.median(costs[over] / costs[under]))
 
 
-def draw(kept: list[float], seconds: list[float], path: Path) -> None:
+def draw(found: Mapping[str, ByBudget], path: Path) -> None:
     """Step time against the share of the states that stays in RAM."""
     figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    axes.plot([100 * share for share in kept], [1000 * one for one in seconds], marker="o")
+    for label, one in found.items():
+        shares = [100 * share for share in one.kept]
+        axes.plot(shares, [1000 * seconds for seconds in one.seconds], marker="o", label=label)
     axes.set(xlabel="states in RAM, %", ylabel="milliseconds a step", ylim=(0, None))
+    axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
     plt.close(figure)
