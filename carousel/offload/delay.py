@@ -81,13 +81,20 @@ class Delayed:
 
     @torch.no_grad()
     def close(self) -> None:
-        """Wait for the step that is pending, publish it, and end the thread."""
+        """Wait for the step that is pending, publish it, and end the thread.
+
+        Raises:
+            CarouselError: the step failed, and no call has said so yet.
+        """
         self._end()
         pending, self._pending, self._aside = self._pending, None, None
-        if pending is not None and pending.done.exception() is None:
-            if pending.changed():
-                logger.warning("parameters that were changed after a step do not get its update")
-            pending.publish()
+        if pending is None:
+            return
+        if pending.done.exception() is not None:
+            self._book.shelf.check()
+        if pending.changed():
+            logger.warning("parameters that were changed after a step do not get its update")
+        pending.publish()
 
     def _end(self) -> None:
         """End the thread when it is done; on whichever thread, so nothing is published."""
@@ -108,9 +115,9 @@ class Delayed:
     def _finish(self) -> None:
         if self._pending is not None:
             wait([self._pending.done])
+            pending, self._pending = self._pending, None
             self._book.shelf.check()
-            self._pending.publish()
-            self._pending = None
+            pending.publish()
 
     def _hand_on(self, groups: Groups, state: State, scaling: Scaling) -> None:
         """Take all that the step depends on from the caller, and have it applied."""

@@ -358,6 +358,26 @@ def test_a_gradient_that_cannot_be_used_changes_nothing():
     assert same(mine, theirs)
 
 
+def test_close_says_that_the_pending_step_failed(tmp_path, monkeypatch):
+    before = workers()
+    mine, ours, _, _ = pair(1, storage=tmp_path, durability="process")
+    train(mine, ours, 3)
+    ours.flush()
+
+    def fail(*_):
+        raise ArithmeticError("broken")
+
+    monkeypatch.setattr("carousel.offload.update.fused_update", fail)
+    train(mine, ours, 1, start=3)
+    with pytest.raises(StorageError, match="broken"):
+        ours.close()
+    ours.close()
+    assert workers() == before
+    monkeypatch.undo()
+    with TieredAdamW.resume(groups(network()), tmp_path) as resumed:
+        assert resumed.stats().steps == 3
+
+
 def test_when_a_payload_fails_the_gradient_is_not_taken(tmp_path):
     broken = [False]
 
