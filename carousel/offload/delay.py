@@ -68,6 +68,9 @@ class Delayed:
         else:
             self._hand_on(groups, state, scaling)
 
+    def check(self) -> None:
+        """What is pending is whole; see `settle`."""
+
     @torch.no_grad()
     def settle(self, groups: Groups, state: State) -> None:  # noqa: ARG002 - of the protocol
         """Wait for the step that is pending, and give the parameters their new values.

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 
 from carousel.at_exit import close_at_exit
 from carousel.errors import BadInputError
+from carousel.offload.backward import InBackward, Microbatches
 from carousel.offload.book import Book, Payload, refuse_large
 from carousel.offload.checks import check_devices, check_hyper_parameters, check_parameter
 from carousel.offload.commit import pack_payload
@@ -81,6 +83,9 @@ class TieredAdamW(Optimizer):
             `step` gives it to the parameters; 0: within `step`. Call `flush` before parameters are
             looked at or changed. It takes copies of gradients and parameters out of the budget.
         delay_from: the first step that is delayed, counted from 1.
+        update_in: ``"backward"``: update chunks within backward, as soon as their gradients are
+            final, and free these; `step` finishes. Not with `clip_norm`, `delay`, or a
+            ``GradScaler``; to accumulate gradients see `last_microbatch`.
         master: ``"auto"``, or ``"none"``: 16-bit parameters have 16-bit states and no masters.
 
     Attributes:
@@ -132,6 +137,7 @@ class TieredAdamW(Optimizer):
         master: Literal["auto", "none"] = "auto",
         delay: Literal[0, 1] = 0,
         delay_from: int = 40,
+        update_in: Literal["step", "backward"] = "step",
     ) -> None:
         settings = OffloadSettings(
             ram_budget=ram_budget,
@@ -146,6 +152,7 @@ class TieredAdamW(Optimizer):
             master=master,
             delay=delay,
             delay_from=delay_from,
+            update_in=update_in,
         )
         hyper = {
             "lr": lr,
@@ -178,8 +185,8 @@ class TieredAdamW(Optimizer):
             storage: the folder.
             payload: as for the constructor.
             **options: ``ram_budget``, ``durability``, ``commit_every``, ``clip_norm``, ``ring``,
-                ``readers``, ``io``, ``delay``, ``delay_from``, as for the constructor; they may
-                differ from before.
+                ``readers``, ``io``, ``delay``, ``delay_from``, ``update_in``, as for the
+                constructor; they may differ from before.
 
         Raises:
             BadInputError: there is no commit, or an option cannot be used.
@@ -238,6 +245,31 @@ class TieredAdamW(Optimizer):
         scaling = Scaling(getattr(self, "found_inf", None), getattr(self, "grad_scale", None))
         self._stepping.step(self.param_groups, self.state, scaling)
         return loss
+
+    def earlier_microbatch(self) -> AbstractContextManager[None]:
+        """A block whose backward passes only accumulate gradients, for ``update_in="backward"``.
+
+        The specification knows `last_microbatch` alone; but without a word about the first of
+        several passes it would be taken for the only one, and its gradients used at once.
+
+        Example:
+            >>> weight = torch.nn.Parameter(torch.ones(3))
+            >>> optimizer = TieredAdamW([weight], update_in="backward")
+            >>> with optimizer.earlier_microbatch():
+            ...     weight.sum().backward()
+            >>> with optimizer.last_microbatch():
+            ...     weight.sum().backward()
+            >>> optimizer.step()
+        """
+        return self._microbatches.of("earlier")
+
+    def last_microbatch(self) -> AbstractContextManager[None]:
+        """A block whose backward pass is the last before `step`, with ``update_in="backward"``.
+
+        Gradients that `earlier_microbatch` accumulated may be there. Otherwise neither block makes
+        a difference, so a training loop can have them in any case.
+        """
+        return self._microbatches.of("last")
 
     def commit(self, extra: Mapping[str, Any] | None = None) -> None:
         """Make this moment the recovery point, and wait until it is.
@@ -300,6 +332,7 @@ class TieredAdamW(Optimizer):
             BadInputError: it does not fit; nothing was changed.
         """
         self._book.shelf.check()
+        self._stepping.check()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         loaded = check_state_dict(state_dict, self.param_groups)
@@ -389,7 +422,8 @@ class TieredAdamW(Optimizer):
 
     def _keep(self, book: Book, payload: Payload | None) -> None:
         self._book, book.make_payload = book, payload
-        self._stepping = _stepping_of(book)
+        self._microbatches = Microbatches()
+        self._stepping = _stepping_of(book, self)
         weakref.finalize(self, book.shelf.close_quietly).atexit = False
         close_at_exit(book.shelf)
 
@@ -403,7 +437,10 @@ def _open_book(settings: OffloadSettings, roster: Roster, shelf: Shelf, link: Li
         raise
 
 
-def _stepping_of(book: Book) -> Stepping:
+def _stepping_of(book: Book, optimizer: TieredAdamW) -> Stepping:
+    if book.settings.update_in == "backward":
+        there = weakref.proxy(optimizer)  # hooks must not keep it alive
+        return InBackward(book, lambda: (there.param_groups, there.state), optimizer._microbatches)
     if not book.settings.delay:
         return AtOnce(book)
     if book.steps < _SHORT:

@@ -42,6 +42,7 @@ class OffloadSettings:
     landing: Landing = "nowhere"
     delay: int = 0
     delay_from: int = 40
+    update_in: str = "step"
 
     def __post_init__(self) -> None:
         _one_of("durability", self.durability, DURABILITIES)
@@ -53,12 +54,28 @@ class OffloadSettings:
         _at_least("delay_from", self.delay_from, 1)
         if self.delay and self.landing != "nowhere":
             raise BadInputError("delay is 1 and the model is on a device", fix="use delay=0 there")
+        _one_of("update_in", self.update_in, ("step", "backward"))
+        if self.update_in == "backward":
+            self._check_in_backward()
         if self.ring is not None:
             _at_least("ring", self.ring, self.readers + 2)
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise BadInputError(f"clip_norm is {self.clip_norm}", fix="give a number above 0")
         if self.ram_budget is not None:
             parse_budget_bytes(self.ram_budget)
+
+    def _check_in_backward(self) -> None:
+        """Refuse what has to see all gradients before the first update."""
+        others = {
+            "clip_norm is given": self.clip_norm is not None,
+            "delay is 1": self.delay > 0,
+            "the model is on a device": self.landing != "nowhere",
+        }
+        for what, so in others.items():
+            if so:
+                raise BadInputError(
+                    f"update_in is 'backward' and {what}", fix="use update_in='step'"
+                )
 
     @property
     def budget(self) -> int | None:

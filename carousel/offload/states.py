@@ -109,6 +109,14 @@ class States:
             chunks=self.plan.chunks,
         )
 
+    def borrow(self, chunk: int) -> Fields:
+        """The fields of a chunk that stays in RAM, in or out of its turn.
+
+        What the caller makes of them until the next commit is kept.
+        """
+        self._dirty.add(chunk)
+        return self._pinned[chunk]
+
     def commit(self, moment: Moment, copy_params: CopyParams) -> None:
         """Make the records and this moment the recovery point, behind the caller's back.
 
@@ -131,8 +139,7 @@ class States:
     @contextmanager
     def _lend(self, chunk: int, step: int) -> Iterator[Fields]:
         if chunk < self.room.pinned:
-            self._dirty.add(chunk)
-            yield self._pinned[chunk]
+            yield self.borrow(chunk)
             return
         engine = self._streaming()
         buffer = engine.take()

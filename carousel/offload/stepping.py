@@ -22,9 +22,13 @@ class Scaling:
     Args:
         found_inf: above 0 where one of them is not finite.
         grad_scale: what they are still to be divided by.
+
+    Attributes:
+        given: whether there is a scaler at all.
     """
 
     def __init__(self, found_inf: Tensor | None, grad_scale: Tensor | None) -> None:
+        self.given = found_inf is not None or grad_scale is not None
         self.grad_scale = None if grad_scale is None else grad_scale.cpu()
         self.overflowed = found_inf is not None and bool(float(found_inf))
 
@@ -40,10 +44,19 @@ class Stepping(Protocol):
             CarouselError: what a thread met; the last commit is intact.
         """
 
+    def check(self) -> None:
+        """Refuse to have states looked at or replaced now.
+
+        Raises:
+            BadInputError: a step is half done; nothing was changed.
+            StorageError: it is going to stay so.
+        """
+
     def settle(self, groups: Groups, state: State) -> None:
         """Bring parameters and states up to the gradients that were taken.
 
         Raises:
+            BadInputError: see `check`.
             CarouselError: what a thread met; the last commit is intact.
         """
 
@@ -68,6 +81,9 @@ class AtOnce:
         if not ready(book, groups, state, scaling):
             return
         apply_now(book, groups, state, scaling.grad_scale)
+
+    def check(self) -> None:
+        """No step is half done when it returns."""
 
     def settle(self, groups: Groups, state: State) -> None:
         """Nothing is ever pending."""
