@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from carousel.offload.aside_size import aside_bytes, gradient_bytes, place_bytes
 from carousel.offload.plan import ParamSpec
 from carousel.offload.ring import Bytes, anonymous
 
-__all__ = ["Aside", "aside_bytes"]
-
-_LINE = 64
-_WIDEST_GRADIENT = 4
+__all__ = ["Aside"]
 
 
 class Aside:
@@ -35,7 +33,7 @@ class Aside:
         start = 0
         for number, spec in enumerate(specs):
             if spec.stored:
-                middle, end = start + _gradient_bytes(spec), start + _bytes(spec)
+                middle, end = start + gradient_bytes(spec), start + place_bytes(spec)
                 self._gradients[number] = self._slab[start:middle]
                 value = torch.from_numpy(self._slab[middle:end]).view(_dtype(spec))
                 self._values[number] = value[: spec.numel]
@@ -58,24 +56,6 @@ class Aside:
     def values(self, numbers: Sequence[int]) -> dict[int, Tensor]:
         """The places for the next values of some parameters, one-dimensional, by number."""
         return {number: self._values[number] for number in numbers}
-
-
-def aside_bytes(specs: Sequence[ParamSpec]) -> int:
-    """Bytes that `Aside` takes for these parameters."""
-    return sum(_bytes(spec) for spec in specs if spec.stored)
-
-
-def _bytes(spec: ParamSpec) -> int:
-    return _gradient_bytes(spec) + _whole_lines(spec.numel * _dtype(spec).itemsize)
-
-
-def _gradient_bytes(spec: ParamSpec) -> int:
-    """A 16-bit parameter may have gradients in fp32 (``grad_dtype``), so there is room for them."""
-    return _whole_lines(spec.numel * max(_WIDEST_GRADIENT, _dtype(spec).itemsize))
-
-
-def _whole_lines(nbytes: int) -> int:
-    return -(-nbytes // _LINE) * _LINE
 
 
 def _dtype(spec: ParamSpec) -> torch.dtype:

@@ -87,7 +87,7 @@ class Delayed:
         """Wait for the step that is pending, publish it, and end the thread.
 
         Raises:
-            CarouselError: the step failed, and no call has said so yet.
+            CarouselError: the step failed; the last commit is intact.
         """
         self._end()
         pending, self._pending, self._aside = self._pending, None, None
@@ -118,9 +118,9 @@ class Delayed:
     def _finish(self) -> None:
         if self._pending is not None:
             wait([self._pending.done])
-            pending, self._pending = self._pending, None
             self._book.shelf.check()
-            pending.publish()
+            self._pending.publish()
+            self._pending = None
 
     def _hand_on(self, groups: Groups, state: State, scaling: Scaling) -> None:
         """Take all that the step depends on from the caller, and have it applied."""

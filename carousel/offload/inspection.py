@@ -14,8 +14,9 @@ from carousel.offload.plan import Plan
 from carousel.offload.record import RecordLayout, layout_of
 from carousel.offload.ring import anonymous
 from carousel.offload.states_file import StatesFile
+from carousel.storage import maintenance
 from carousel.storage.lmdb.registry import is_open
-from carousel.storage.maintenance import kind_of, open_store, verify_store
+from carousel.storage.maintenance import kind_of, open_store
 from carousel.storage.owner import read_marker
 from carousel.storage.tier import Durability, Progress, VerifyReport
 
@@ -125,7 +126,7 @@ def verify_states(folder: Path, progress: Progress | None = None) -> VerifyRepor
 
 def _verify_log(folder: Path) -> VerifyReport:
     if not is_open(folder):
-        return verify_store(folder)
+        return maintenance.verify_store(folder)
     with open_store(folder, readonly=True) as tier:  # shared with the optimizer of this process
         return tier.verify()
 

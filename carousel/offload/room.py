@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from carousel.errors import BadInputError
-from carousel.offload.aside import aside_bytes
+from carousel.offload.aside_size import aside_bytes
 from carousel.offload.buckets import NO_BUCKETS, Buckets, Landing, make_buckets
 from carousel.offload.plan import ParamSpec, Plan, make_plan
 from carousel.offload.record import RecordLayout, layout_of

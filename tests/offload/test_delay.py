@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 import torch
@@ -419,10 +420,8 @@ def test_an_error_on_the_worker_surfaces_at_the_next_call(tmp_path, monkeypatch,
     with pytest.raises(error):
         ours.flush()
     monkeypatch.undo()
-    try:
+    with suppress(error):  # said again, if the step that failed is the one that is pending
         ours.close()
-    except StorageIOError:
-        assert where == "disk"
     assert workers() == before
     train(theirs, queue, 3)
     queue.flush()
