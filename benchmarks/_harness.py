@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Row", "interleave", "parse_arguments", "report"]
+__all__ = ["Row", "interleave", "median_ratio", "parse_arguments", "report"]
 
 
 @dataclass(frozen=True)
@@ -83,3 +83,8 @@ def interleave(
             if block >= 0:
                 costs[name].append(cost)
     return {name: np.array(values) for name, values in costs.items()}
+
+
+def median_ratio(costs: Mapping[str, npt.NDArray[np.float64]], over: str, under: str) -> float:
+    """The median of the paired ratios of two sides, as `interleave` returns them."""
+    return float(np.median(costs[over] / costs[under]))

@@ -24,13 +24,16 @@ from carousel.offload.ring import anonymous
 from carousel.storage.tier import Durability
 
 __all__ = ["MI", "cpu_time", "model", "move", "one_by_one", "plain_io", "run_apart", "stored"]
-__all__ += ["wall_time"]
+__all__ += ["TURN", "turn", "wall_time"]
 
 MI = 1 << 20
 COUNT = 24
 """Parameters of 1 Mi elements, from storage."""
 
 CHUNK = 256 << 10
+
+TURN = 4
+"""Steps or iterations of one side before the next has its turn."""
 
 
 def model(count: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -56,6 +59,18 @@ def _timed(work: Callable[[], object], clock: Callable[[], float]) -> Callable[[
         start = clock()
         work()
         return clock() - start
+
+    return run
+
+
+def turn(work: Callable[[], object], optimizer: TieredAdamW | None = None) -> Callable[[], None]:
+    """Some steps or iterations, and what they left to be written."""
+
+    def run() -> None:
+        for _ in range(TURN):
+            work()
+        if optimizer is not None:
+            optimizer.flush()
 
     return run
 

@@ -19,25 +19,21 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from benchmarks._harness import Row, interleave, report
-from benchmarks._offload import CHUNK, move, wall_time
+from benchmarks._harness import Row, interleave, median_ratio, report
+from benchmarks._offload import CHUNK, TURN, move, turn, wall_time
 from carousel.offload import TieredAdamW
 
 WIDTH, LAYERS = 1024, 24
-TURN = 4
-"""Iterations of one side before the next has its turn."""
-
 RING = 6
 """Buffers, for a sixteenth of the states; nothing else of them is in RAM."""
 
@@ -96,7 +92,7 @@ def overlap(folder: Path) -> list[Row]:
         Row(
             "iteration / (forward + backward + update)", float(np.median(costs["backward"] / busy))
         ),
-        Row("iteration, updates in backward / in step", ratio(costs, "backward", "step")),
+        Row("iteration, updates in backward / in step", median_ratio(costs, "backward", "step")),
         Row("forward + backward alone, seconds", seconds["compute"]),
         Row("io alone, seconds", seconds["io"]),
         Row("arithmetic of the update alone, seconds", seconds["update"]),
@@ -177,18 +173,6 @@ def forward_and_backward(net: nn.Sequential, data: Tensor) -> None:
     (net(data) ** 2).mean().backward()
 
 
-def turn(work: Callable[[], object], optimizer: TieredAdamW | None = None) -> Callable[[], None]:
-    """Some iterations, and what they left to be written."""
-
-    def run() -> None:
-        for _ in range(TURN):
-            work()
-        if optimizer is not None:
-            optimizer.flush()
-
-    return run
-
-
 def noting(
     work: Callable[[], float], clock: Callable[[], float], notes: list[float]
 ) -> Callable[[], float]:
@@ -232,11 +216,6 @@ def gradients_alive(net: nn.Sequential, optimizer: TieredAdamW, data: Tensor) ->
         param.register_post_accumulate_grad_hook(count)  # type: ignore[no-untyped-call]
     iterate(net, optimizer, data)
     return max(seen) / sum(param.numel() for param in params)
-
-
-def ratio(costs: Mapping[str, npt.NDArray[np.float64]], name: str, other: str) -> float:
-    """Median of the paired ratios of two sides."""
-    return float(np.median(costs[name] / costs[other]))
 
 
 def _queued_seconds() -> float:

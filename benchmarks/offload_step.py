@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from benchmarks._harness import Row, interleave, report
+from benchmarks._harness import Row, interleave, median_ratio, report
 from benchmarks._offload import (
+    TURN,
     cpu_time,
     model,
     move,
@@ -34,6 +34,7 @@ from benchmarks._offload import (
     plain_io,
     run_apart,
     stored,
+    turn,
     wall_time,
 )
 from carousel.offload import OffloadStats, TieredAdamW
@@ -44,9 +45,6 @@ import matplotlib.pyplot as plt
 
 LARGE = 48
 """Parameters of 1 Mi elements each, in RAM."""
-TURN = 4
-"""Steps of one side before the next has its turn."""
-
 SHARES = (0.0, 0.25, 0.5, 0.75)
 
 
@@ -77,8 +75,8 @@ def in_ram(_: Path, __: argparse.Namespace) -> list[Row]:
     }
     costs = interleave(sides, 9, warm_up=2)
     return [
-        Row.at_most("in RAM: ours / torch fused", ratio(costs, "ours", "fused"), 1.10),
-        Row.at_least("in RAM: torch default / ours", ratio(costs, "default", "ours"), 3.0),
+        Row.at_most("in RAM: ours / torch fused", median_ratio(costs, "ours", "fused"), 1.10),
+        Row.at_least("in RAM: torch default / ours", median_ratio(costs, "default", "ours"), 3.0),
     ]
 
 
@@ -89,7 +87,9 @@ def halves(_: Path, __: argparse.Namespace) -> list[Row]:
         "fused": cpu_time(torch.optim.AdamW(model(LARGE), lr=1e-3, fused=True).step),
     }
     costs = interleave(sides, 9, warm_up=2)
-    return [Row.at_most("bf16: ours / torch fused fp32", ratio(costs, "ours", "fused"), 1.55)]
+    return [
+        Row.at_most("bf16: ours / torch fused fp32", median_ratio(costs, "ours", "fused"), 1.55)
+    ]
 
 
 def streamed(folder: Path, _: argparse.Namespace) -> list[Row]:
@@ -108,15 +108,17 @@ def streamed(folder: Path, _: argparse.Namespace) -> list[Row]:
                 "serial": partial(one_by_one, optimizer),
                 "raw": raw,
             }
-            sides = {name: turn(work, optimizer.flush) for name, work in works.items()}
+            sides = {name: wall_time(turn(work, optimizer)) for name, work in works.items()}
             costs = interleave(sides, 11, warm_up=2)
             longer = np.maximum(costs["compute"], costs["io"])
             found = float(np.median(costs["stream"] / longer))
             label = f"states {times}x the budget"
             rows += [
                 Row.at_most(f"{label}: step / max(compute, io)", found, 1.15),
-                Row.at_least(f"{label}: serial / step", ratio(costs, "serial", "stream"), 1.4),
-                Row.at_least(f"{label}: io, plain / ours", ratio(costs, "raw", "io"), 0.9),
+                Row.at_least(
+                    f"{label}: serial / step", median_ratio(costs, "serial", "stream"), 1.4
+                ),
+                Row.at_least(f"{label}: io, plain / ours", median_ratio(costs, "raw", "io"), 0.9),
                 Row(f"{label}: seconds a step", float(np.median(costs["stream"])) / TURN),
                 Row(f"{label}: reads past the page cache", float(optimizer.stats().direct)),
             ]
@@ -190,25 +192,14 @@ def by_budget(folder: Path, durability: Durability) -> ByBudget:
             )
             for share in SHARES
         }
-        sides = {name: turn(one.step, one.flush) for name, one in found.items()}
+        sides = {name: wall_time(turn(one.step, one)) for name, one in found.items()}
         costs = interleave(sides, 11, warm_up=2)
         return ByBudget(
             [one.stats().resident_fraction for one in found.values()],
             [moved(one)[0] for one in found.values()],
             [float(np.median(costs[name])) / TURN for name in found],
-            ratio(costs, "0.5", "0"),
+            median_ratio(costs, "0.5", "0"),
         )
-
-
-def turn(step: Callable[[], object], flush: Callable[[], None]) -> Callable[[], float]:
-    """Several steps, and what they left to be written: the seconds they took."""
-
-    def run() -> None:
-        for _ in range(TURN):
-            step()
-        flush()
-
-    return wall_time(run)
 
 
 def moved(optimizer: TieredAdamW, steps: int = 4) -> tuple[float, float]:
@@ -226,11 +217,6 @@ def moved(optimizer: TieredAdamW, steps: int = 4) -> tuple[float, float]:
     numel = sum(param.numel() for group in optimizer.param_groups for param in group["params"])
     read, written = after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes
     return read / numel / steps, written / numel / steps
-
-
-def ratio(costs: Mapping[str, npt.NDArray[np.float64]], over: str, under: str) -> float:
-    """The median of paired ratios."""
-    return float(np.median(costs[over] / costs[under]))
 
 
 def draw(found: Mapping[str, ByBudget], path: Path) -> None:

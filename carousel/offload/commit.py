@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from carousel.errors import BadInputError, StorageCorruptedError
 from carousel.offload.places import Committed
 from carousel.storage.lmdb.registry import is_open
@@ -176,6 +174,8 @@ def pack_payload(payload: Mapping[str, Any] | None) -> bytes:
     """
     if payload is None:
         return b""
+    import torch
+
     buffer = io.BytesIO()
     torch.save(dict(payload), buffer)
     return buffer.getvalue()
@@ -189,6 +189,8 @@ def unpack_payload(payload: bytes) -> dict[str, Any] | None:
     """
     if not payload:
         return None
+    import torch
+
     try:
         loaded: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
     except Exception as error:

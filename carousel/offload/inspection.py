@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from carousel.errors import BadInputError, CarouselError, CorruptRecordError, StorageError
 from carousel.offload.commit import Commit, is_commit_log, read_commit
 from carousel.offload.home import has_states_file, plan_of
 from carousel.offload.plan import Plan
 from carousel.offload.record import RecordLayout, layout_of
-from carousel.offload.ring import anonymous
 from carousel.offload.states_file import StatesFile
 from carousel.storage import maintenance
 from carousel.storage.lmdb.registry import is_open
-from carousel.storage.maintenance import kind_of, open_store
 from carousel.storage.owner import read_marker
 from carousel.storage.tier import Durability, Progress, VerifyReport
 
@@ -62,9 +62,9 @@ def holds_states(folder: Path) -> bool:
     if has_states_file(folder):
         return True
     try:
-        if kind_of(folder) != "lmdb":
+        if maintenance.kind_of(folder) != "lmdb":
             return False
-        with open_store(folder, readonly=True) as tier:
+        with maintenance.open_store(folder, readonly=True) as tier:
             return is_commit_log(tier)
     except CarouselError:
         return False
@@ -127,7 +127,9 @@ def verify_states(folder: Path, progress: Progress | None = None) -> VerifyRepor
 def _verify_log(folder: Path) -> VerifyReport:
     if not is_open(folder):
         return maintenance.verify_store(folder)
-    with open_store(folder, readonly=True) as tier:  # shared with the optimizer of this process
+    with maintenance.open_store(
+        folder, readonly=True
+    ) as tier:  # shared with the optimizer of this process
         return tier.verify()
 
 
@@ -140,7 +142,7 @@ class _Committed:
 
     @staticmethod
     def of(folder: Path) -> _Committed:
-        with open_store(folder, readonly=True) as tier:
+        with maintenance.open_store(folder, readonly=True) as tier:
             plan, options, commit = plan_of(read_commit(tier, folder), folder)
         masters = bool(options["masters"])
         layouts = tuple(layout_of(c, masters=masters, recoverable=True) for c in plan.chunks)
@@ -165,7 +167,7 @@ def _verify_chunks(
     report: VerifyReport,
     progress: Progress | None,
 ) -> None:
-    largest = anonymous(max((layout.nbytes for layout in found.layouts), default=0))
+    largest = np.empty(max((layout.nbytes for layout in found.layouts), default=0), np.uint8)
     for number, layout in enumerate(found.layouts):
         record = largest[: layout.nbytes]
         while found.commit.chunks.places[number] >= 0:

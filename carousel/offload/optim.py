@@ -164,8 +164,7 @@ class TieredAdamW(Optimizer):
             "decoupled_weight_decay": decoupled,
         }
         roster = self._set_up(params, hyper)
-        link = link_for(roster.device)
-        settings = replace(settings, landing=link.landing)
+        settings, link = _linked(settings, roster)
         shelf = Shelf.for_new(roster, settings, fresh=fresh)
         self._keep(_open_book(settings, roster, shelf, link), payload)
 
@@ -196,8 +195,7 @@ class TieredAdamW(Optimizer):
         settings = OffloadSettings(storage=storage, **options)
         self = cls.__new__(cls)
         roster = self._set_up(params, dict(_DEFAULTS))
-        link = link_for(roster.device)
-        settings = replace(settings, landing=link.landing)
+        settings, link = _linked(settings, roster)
         recovery = Recovery.of(settings, roster)
         book = _open_book(settings, roster, recovery.shelf, link)
         book.roster = recovery.apply(self.param_groups, self.state)
@@ -426,6 +424,12 @@ class TieredAdamW(Optimizer):
         self._stepping = _stepping_of(book, self)
         weakref.finalize(self, book.shelf.close_quietly).atexit = False
         close_at_exit(book.shelf)
+
+
+def _linked(settings: OffloadSettings, roster: Roster) -> tuple[OffloadSettings, Link]:
+    """The link to the parameters, and the settings as it needs them."""
+    link = link_for(roster.device)
+    return replace(settings, landing=link.landing), link
 
 
 def _open_book(settings: OffloadSettings, roster: Roster, shelf: Shelf, link: Link) -> Book:

@@ -92,6 +92,17 @@ assert not heavy, heavy
 """
 
 
+def run_light(words):
+    """Run the command line in a process that fails if anything heavy was loaded."""
+    return subprocess.run(
+        [sys.executable, "-c", LIGHT.format(words=words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 def test_help_version_and_lists_import_nothing_heavy():
     for words in (
         ["train", "--help"],
@@ -115,14 +126,14 @@ def test_help_version_and_lists_import_nothing_heavy():
         ["train", "--storage-budget", "1KiB"],
         ["forget", "nowhere", "--all"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", LIGHT.format(words=words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        done = run_light(words)
         assert done.returncode == 0, (words, done.stderr)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_looking_at_a_storage_loads_no_torch(store, command):
+    done = run_light([command, str(store)])
+    assert done.returncode == 0, done.stderr
 
 
 def test_benchmarks_lists_what_is_here_and_how_to_get_the_rest(carousel):
