@@ -12,9 +12,9 @@ from carousel.offload.commit import Commit, CommitLog
 from carousel.offload.plan import Plan
 from carousel.offload.states_file import IoKind, StatesFile
 from carousel.storage.creation import DATA, LOCK, own_folder
+from carousel.storage.durability import Durability, survives_power_loss
 from carousel.storage.lmdb.index_file import INDEX_FILE
 from carousel.storage.owner import MARKER
-from carousel.storage.tier import DURABILITIES, Durability
 
 __all__ = ["Home", "has_states_file", "plan_of"]
 
@@ -36,10 +36,6 @@ class Home:
     """
 
     def __init__(self, folder: Path, *, durability: Durability, io: IoKind) -> None:
-        if durability not in DURABILITIES:
-            raise BadInputError(
-                f"durability is {durability!r}", fix=f"choose one of {', '.join(DURABILITIES)}"
-            )
         self.folder = folder
         self.durability: Durability = durability
         self._io: IoKind = io
@@ -72,7 +68,7 @@ class Home:
     @property
     def synced(self) -> bool:
         """Whether a commit has to survive power loss."""
-        return self.durability in ("durable", "bounded")
+        return survives_power_loss(self.durability)
 
     def require_empty(self) -> None:
         """Refuse a folder that holds something.

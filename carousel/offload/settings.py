@@ -10,7 +10,7 @@ from carousel.offload.buckets import Landing
 from carousel.offload.room import Wishes
 from carousel.offload.states_file import IO_KINDS, IoKind
 from carousel.storage.budget import parse_size
-from carousel.storage.tier import DURABILITIES, Durability
+from carousel.storage.durability import Durability, check_durability
 
 __all__ = ["OffloadSettings", "parse_budget_bytes"]
 
@@ -45,7 +45,7 @@ class OffloadSettings:
     update_in: str = "step"
 
     def __post_init__(self) -> None:
-        _one_of("durability", self.durability, DURABILITIES)
+        check_durability(self.durability)
         _one_of("io", self.io, IO_KINDS)
         _one_of("master", self.master, ("auto", "none"))
         _at_least("commit_every", self.commit_every, 0)

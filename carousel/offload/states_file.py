@@ -6,7 +6,6 @@ never overwritten. The first 4 KiB name the plan.
 
 from __future__ import annotations
 
-import errno
 import logging
 import mmap
 import os
@@ -23,12 +22,10 @@ from carousel.errors import (
     BadInputError,
     ForeignStorageError,
     StorageCorruptedError,
-    StorageError,
-    StorageIOError,
-    TierFullError,
 )
 from carousel.offload.record import BLOCK
 from carousel.storage.disk import extend, sync_folder
+from carousel.storage.failures import disk_error
 
 __all__ = ["IO_KINDS", "IoKind", "StatesFile"]
 
@@ -134,7 +131,7 @@ class StatesFile:
         try:
             os.fdatasync(self._file)
         except OSError as error:
-            raise _typed(error, self.path, "synced") from error
+            raise disk_error(error, f"{self.path} cannot be synced") from error
         self._forget(0, 0)
 
     def close(self) -> None:
@@ -168,7 +165,7 @@ class StatesFile:
             except InterruptedError:
                 continue
             except OSError as error:
-                raise _typed(error, self.path, verb) from error
+                raise disk_error(error, f"{self.path} cannot be {verb}") from error
             if moved == 0:
                 raise StorageCorruptedError(f"{self.path} ends where a chunk is to be {verb}")
             done += moved
@@ -190,7 +187,7 @@ def _create(path: Path, head: Bytes, nbytes: int) -> None:
     except OSError as error:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
-        raise _typed(error, path, f"made with {nbytes} bytes") from error
+        raise disk_error(error, f"{path} cannot be made with {nbytes} bytes") from error
 
 
 def _check(path: Path, head: Bytes, nbytes: int) -> None:
@@ -203,7 +200,7 @@ def _check(path: Path, head: Bytes, nbytes: int) -> None:
             f"{path} is missing; restore a copy, or start anew with another path"
         ) from error
     except OSError as error:
-        raise _typed(error, path, "read") from error
+        raise disk_error(error, f"{path} cannot be read") from error
     if not found.startswith(_MAGIC):
         raise ForeignStorageError(f"{path} is no file of optimizer states; use another path")
     if found != head.tobytes():
@@ -239,7 +236,7 @@ def _open_buffered(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags)
     except OSError as error:
-        raise _typed(error, path, "opened") from error
+        raise disk_error(error, f"{path} cannot be opened") from error
 
 
 def _try_direct(path: Path, flags: int) -> int:
@@ -258,9 +255,3 @@ def _try_direct(path: Path, flags: int) -> int:
             pass
     os.close(file)
     return -1
-
-
-def _typed(error: OSError, path: Path, verb: str) -> StorageError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TierFullError(f"the disk is full: {path} cannot be {verb}")
-    return StorageIOError(f"{path} cannot be {verb}: {error.strerror or error}")

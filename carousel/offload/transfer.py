@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carousel.errors import BadInputError, StorageCorruptedError, StorageIOError
+from carousel.errors import BadInputError, StorageCorruptedError
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.loading import MASTERS
-from carousel.storage.disk import sync_file, sync_folder
+from carousel.storage.disk import extend, sync_file, sync_folder
+from carousel.storage.failures import disk_error
 
 __all__ = ["export_states", "open_states"]
 
@@ -33,13 +34,13 @@ def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
         state: its ``state``.
 
     Raises:
-        StorageIOError: the file cannot be written.
+        TierFullError: the disk is full. `StorageIOError`: the file cannot be written.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with torch.serialization.skip_data():
             torch.save(_outline(book, groups, state), fresh)
-        _take_space(fresh)
+        extend(fresh, 0, fresh.stat().st_size)  # a page that the disk has no room for would kill
         with _shared_mappings():
             there = torch.load(fresh, mmap=True, weights_only=True)
         for number, kept in there["state"].items():
@@ -54,7 +55,7 @@ def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
         fresh.replace(path)
         sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter
-        raise StorageIOError(f"{path} cannot be written: {error}") from error
+        raise disk_error(error, f"{path} cannot be written") from error
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -99,13 +100,6 @@ def _outline(book: Book, groups: Groups, state: State) -> dict[str, Any]:
         first += count
     outline: dict[str, Any] = {"state": parts, "param_groups": packed}
     return {**outline, MASTERS: masters} if masters else outline
-
-
-def _take_space(path: Path) -> None:
-    """A page of a mapping that the disk has no room for would end the process."""
-    with path.open("r+b") as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from carousel.errors import StorageIOError
+from carousel.storage.failures import disk_error
 
 __all__ = [
     "extend",
@@ -53,7 +53,7 @@ def folder_bytes(folder: Path) -> int:
         with os.scandir(folder) as files:
             return sum(file.stat().st_size for file in files if file.is_file())
     except OSError as error:
-        raise StorageIOError(f"{folder} cannot be read: {error.strerror}") from error
+        raise disk_error(error, f"{folder} cannot be read") from error
 
 
 def file_id(path: Path) -> tuple[int, int] | None:

@@ -20,7 +20,6 @@ from lmdb.verify import verify as lmdb_verify
 from carousel.errors import (
     BadInputError,
     StorageCorruptedError,
-    StorageIOError,
     StorageLockedError,
     TierFullError,
 )
@@ -28,6 +27,7 @@ from carousel.storage.columns import Ids
 from carousel.storage.creation import DATA, DATABASES, create_storage
 from carousel.storage.disk import free_bytes, sync_folder
 from carousel.storage.eviction import EvictionPlan, Limits
+from carousel.storage.failures import disk_error
 from carousel.storage.index import Index
 from carousel.storage.limits import State
 from carousel.storage.lmdb.datafile import inspect_data_file
@@ -256,7 +256,7 @@ def _copy(folder: Path, fresh: Path, progress: Progress | None) -> int:
     except lmdb.Error as error:
         raise translate(error, folder) from error
     except OSError as error:
-        raise StorageIOError(f"{folder} could not be compacted: {error}") from error
+        raise disk_error(error, f"{folder} cannot be compacted") from error
     finally:
         env.close()
 

@@ -22,7 +22,7 @@ import psutil
 
 from carousel.errors import StorageIOError, StorageLockedError, UncleanStorageError
 from carousel.storage.disk import sync_folder
-from carousel.storage.tier import Durability
+from carousel.storage.durability import Durability, survives_power_loss
 
 __all__ = ["Marker", "OwnerLock", "boot_id", "read_marker", "refuse_unclean", "write_marker"]
 
@@ -136,7 +136,7 @@ def refuse_unclean(folder: Path, marker: Marker) -> None:
         UncleanStorageError: ``process`` and the machine went down, or ``ephemeral`` and the
             process did, before the storage was closed.
     """
-    if marker.clean or marker.durability in ("durable", "bounded"):
+    if marker.clean or survives_power_loss(marker.durability):
         return
     if marker.durability == "process" and marker.boot == boot_id():
         return

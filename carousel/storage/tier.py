@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import index as as_int
-from typing import Literal, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from carousel.errors import BadInputError
+from carousel.storage.durability import DURABILITIES, Durability
 from carousel.storage.record import MAX_ID, Record, RecordBatch
 
 __all__ = [
@@ -24,12 +25,6 @@ __all__ = [
     "TierStats",
     "VerifyReport",
 ]
-
-Durability: TypeAlias = Literal["durable", "bounded", "process", "ephemeral"]
-DURABILITIES: tuple[Durability, ...] = ("durable", "bounded", "process", "ephemeral")
-"""``durable`` survives power loss; ``bounded`` loses at most the last group to one; ``process``
-survives a kill but not power; ``ephemeral`` promises nothing after an unclean end."""
-
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called now and then with how many records are done, and how many there are."""

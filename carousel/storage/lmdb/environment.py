@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from carousel.errors import (
     StorageClosedError,
     StorageCorruptedError,
     StorageError,
-    StorageIOError,
-    TierFullError,
 )
 from carousel.storage.creation import (
     DATA,
@@ -35,10 +32,11 @@ from carousel.storage.creation import (
     take_lock_file,
 )
 from carousel.storage.disk import extend, file_id, free_bytes, sync_file, warn_if_networked
+from carousel.storage.durability import Durability, survives_power_loss
+from carousel.storage.failures import disk_error, means_full
 from carousel.storage.lmdb.datafile import inspect_data_file
 from carousel.storage.lmdb.errors import MapFullError, cannot_open, translate
 from carousel.storage.owner import Marker, boot_id, read_marker, refuse_unclean, write_marker
-from carousel.storage.tier import Durability
 
 __all__ = ["Environment", "MapFullError"]
 
@@ -226,7 +224,7 @@ class Environment:
         try:
             return self._data.stat().st_size
         except OSError as error:
-            raise StorageIOError(f"{self._data} is gone: {error.strerror}") from error
+            raise disk_error(error, f"{self._data} is gone") from error
 
     @property
     def last_transaction(self) -> int:
@@ -332,10 +330,9 @@ class Environment:
         try:
             extend(self._data, size, target // self.page_bytes * self.page_bytes)
         except OSError as error:
-            if error.errno not in (ENOSPC, EDQUOT):
-                raise StorageIOError(f"{self._data} cannot grow: {error}") from error
-            if required and size - live < 2 * need_bytes:
-                raise TierFullError(f"the disk of {self.path} is full") from error
+            spare = size - live >= 2 * need_bytes
+            if not means_full(error) or (required and not spare):
+                raise disk_error(error, f"{self._data} cannot grow") from error
 
     def _preallocate(self) -> None:
         if self.max_bytes is None:
@@ -343,12 +340,12 @@ class Environment:
         try:
             extend(self._data, self.file_bytes, self._map_bytes)
         except OSError as error:
-            raise TierFullError(f"the disk of {self.path} has no room for the budget") from error
+            raise disk_error(error, f"{self._data} cannot take the storage budget") from error
 
     def _mark(self, *, clean: bool) -> None:
         if file_id(self._data) != self._file_id:
             return  # the folder was removed while it was open, and perhaps made anew
-        safe = self.durability in ("durable", "bounded")
+        safe = survives_power_loss(self.durability)
         try:
             write_marker(self.path, Marker(self.uuid, self.durability, boot_id(), clean or safe))
         except OSError as error:

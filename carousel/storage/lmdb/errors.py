@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errno import EDQUOT, ENOSPC
+from errno import ENOSPC
 from pathlib import Path
 
 import lmdb
@@ -10,10 +10,10 @@ import lmdb
 from carousel.errors import (
     StorageCorruptedError,
     StorageError,
-    StorageIOError,
     TierFullError,
 )
 from carousel.storage.disk import free_bytes
+from carousel.storage.failures import disk_error, means_full
 
 __all__ = ["MapFullError", "TooLargeError", "cannot_open", "translate"]
 
@@ -59,14 +59,16 @@ def translate(error: lmdb.Error, path: Path, need_bytes: int = 0) -> StorageErro
             f"the data file of {path} is damaged ({error}); export what is readable, restore a "
             "copy, or start anew in another folder"
         )
-    full = getattr(error, "code", 0) in (ENOSPC, EDQUOT)
-    if full or (need_bytes and free_bytes(path) < need_bytes + _MARGIN):
-        return TierFullError(f"the disk of {path} is full")
-    return StorageIOError(f"{path}: {error}")
+    least = need_bytes + _MARGIN if need_bytes else 0
+    return _of_the_disk(error, f"{path} cannot be read or written", path, least)
 
 
 def cannot_open(error: OSError | lmdb.Error, path: Path) -> StorageError:
     """The error that an error while opening or making a storage stands for."""
-    if getattr(error, "errno", 0) in (ENOSPC, EDQUOT) or free_bytes(path) < _LITTLE:
-        return TierFullError(f"the disk of {path} is full")
-    return StorageIOError(f"{path} cannot be opened: {error}")
+    return _of_the_disk(error, f"{path} cannot be opened", path, _LITTLE)
+
+
+def _of_the_disk(error: Exception, what: str, path: Path, least_free: int) -> StorageError:
+    if not means_full(error) and free_bytes(path) < least_free:
+        error = OSError(ENOSPC, str(error))
+    return disk_error(error, what)

@@ -14,13 +14,13 @@ from carousel.errors import BadInputError, StorageClosedError, StorageLockedErro
 from carousel.storage.budget import BudgetLike, parse_budget
 from carousel.storage.columns import Ids
 from carousel.storage.creation import META
+from carousel.storage.durability import check_durability
 from carousel.storage.eviction import Eviction
 from carousel.storage.lmdb.registry import acquire, release
 from carousel.storage.lmdb.store import LMDBStore, StoreOptions
 from carousel.storage.record import Record, RecordBatch
 from carousel.storage.revision import Revision
 from carousel.storage.tier import (
-    DURABILITIES,
     Durability,
     IndexEntries,
     Progress,
@@ -78,10 +78,7 @@ class LMDBTier:
         seed: int = 0,
         sync: bool = False,
     ) -> None:
-        if durability not in DURABILITIES:
-            raise BadInputError(
-                f"durability is {durability!r}", fix=f"choose one of {', '.join(DURABILITIES)}"
-            )
+        check_durability(durability)
         self.path = Path(path).absolute()
         self._options = StoreOptions(
             parse_budget(budget), durability, eviction, readonly, preallocate, seed, sync

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from carousel.errors import StorageError, StorageIOError, TierFullError
 from carousel.storage.columns import Ids
 from carousel.storage.table import Buffer
 
-__all__ = ["Change", "Contents", "Medium", "Place", "Read", "typed"]
+__all__ = ["Change", "Contents", "Medium", "Place", "Read"]
 
 Read: TypeAlias = Buffer | Exception
 """A record's bytes, or why not: `KeyError` (not here), `CorruptRecordError`, `OSError`."""
@@ -95,10 +93,3 @@ class Medium(Protocol):
     def close(self) -> None:
         """Give everything back; calling it again is fine."""
         ...
-
-
-def typed(error: OSError) -> StorageError:
-    """The error of this package that an `OSError` of a medium stands for."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TierFullError(f"the disk is full: {error}")
-    return StorageIOError(f"the storage cannot be read or written: {error}")

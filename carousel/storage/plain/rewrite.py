@@ -8,9 +8,10 @@ import numpy as np
 
 from carousel.errors import CorruptRecordError, TierFullError
 from carousel.storage.columns import Ids
+from carousel.storage.failures import disk_error
 from carousel.storage.index import Index
 from carousel.storage.limits import Limits
-from carousel.storage.plain.medium import Medium, Place, Read, typed
+from carousel.storage.plain.medium import Medium, Place, Read
 from carousel.storage.plain.reader import chunks
 from carousel.storage.revision import Revision
 from carousel.storage.table import Buffer
@@ -84,4 +85,4 @@ class Rewrite:
         except (CorruptRecordError, KeyError) as error:
             self.damaged[place.id] = str(error)
         except OSError as error:
-            raise typed(error) from error
+            raise disk_error(error, f"sample {place.id} cannot be read") from error

@@ -27,8 +27,9 @@ from carousel.storage.budget import Budget
 from carousel.storage.codec import encode_batch
 from carousel.storage.columns import Ids
 from carousel.storage.eviction import Eviction, Limits
+from carousel.storage.failures import disk_error
 from carousel.storage.index import Index
-from carousel.storage.plain.medium import Change, Medium, Place, typed
+from carousel.storage.plain.medium import Change, Medium, Place
 from carousel.storage.plain.reader import PlainReader, chunks, copy_row
 from carousel.storage.plain.rewrite import Rewrite
 from carousel.storage.record import Record, RecordBatch
@@ -303,7 +304,8 @@ class PlainTier:
             self._medium.commit(change)
         except OSError as error:
             self._stats.io_errors += 1
-            raise typed(error) from error
+            what = f"{error.filename or 'the storage'} cannot be written"
+            raise disk_error(error, what) from error
         self._stats.commits += 1
         self._meta.update(change.meta)
         if change.next_id is not None:
