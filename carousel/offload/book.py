@@ -140,7 +140,7 @@ class Book:
             kept = state.setdefault(param, {})
             fresh = not kept
             if "step" not in kept:
-                kept["step"] = torch.zeros((), dtype=torch.float32)
+                kept["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
             group = self.roster.groups[number]
             active[number] = Active(flatten(grad), kept["step"], group, fresh)
         torch._foreach_add_([one.step for one in active.values()], 1)
@@ -279,7 +279,7 @@ class Book:
     def _scratch_of(self, numel: int) -> Tensor | None:
         """Room for a chunk's gradients in fp32, made once."""
         if numel and (self._scratch is None or len(self._scratch) < numel):
-            self._scratch = torch.empty(numel)
+            self._scratch = torch.empty(numel, dtype=torch.float32, device="cpu")
         return self._scratch if numel else None
 
 

@@ -6,6 +6,7 @@ streams do their work later than they are told to.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Any, Protocol
 
@@ -112,13 +113,26 @@ class CudaDevice:
         """See `Device.pin`."""
         with torch.cuda.device(self.device):
             code = _runtime().cudaHostRegister(area.ctypes.data, area.nbytes, 0)
-        _require(code, f"the driver cannot pin {area.nbytes} bytes of RAM")
+        self._require(code, f"the driver cannot pin {area.nbytes} bytes of RAM")
 
     def unpin(self, area: Bytes) -> None:
         """See `Device.unpin`."""
         with torch.cuda.device(self.device):
             code = _runtime().cudaHostUnregister(area.ctypes.data)
-        _require(code, f"the driver cannot give {area.nbytes} pinned bytes back")
+        self._require(code, f"the driver cannot give {area.nbytes} pinned bytes back")
+
+    def _require(self, code: Any, problem: str) -> None:
+        if int(code) != 0:
+            self._forget_refusal()
+            raise WorkerError(f"{problem}: CUDA error {int(code)}")
+
+    def _forget_refusal(self) -> None:
+        """The runtime keeps a refusal until it is asked; torch asks after every kernel.
+
+        Without this the next kernel of the program would seem to have failed.
+        """
+        with contextlib.suppress(RuntimeError):
+            torch.ones(1, device=self.device)
 
 
 class PinnedSlab:
@@ -159,8 +173,3 @@ class PinnedSlab:
 
 def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-def _require(code: Any, problem: str) -> None:
-    if int(code) != 0:
-        raise WorkerError(f"{problem}: CUDA error {int(code)}")

@@ -37,7 +37,8 @@ def fused_update(operands: Operands, group: Mapping[str, Any], grad_scale: Tenso
 
     Args:
         operands: slices of parameters of one group.
-        group: its hyper-parameters, as in ``torch.optim.AdamW``.
+        group: its hyper-parameters, as in ``torch.optim.AdamW``; tensors among them may be on any
+            device.
         grad_scale: what gradients are divided by first, in place; of a ``GradScaler``.
     """
     call = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
@@ -50,7 +51,7 @@ def fused_update(operands: Operands, group: Mapping[str, Any], grad_scale: Tenso
         operands.vmax,
         operands.steps,
         amsgrad=group["amsgrad"],
-        lr=group["lr"],
+        lr=float(group["lr"]),
         beta1=beta1,
         beta2=beta2,
         weight_decay=group["weight_decay"],

@@ -64,7 +64,7 @@ def check_state_dict(state_dict: Mapping[str, Any], groups: Sequence[Mapping[str
         master = state_dict.get(MASTERS, {}).get(key)
         if master is not None:
             kept[MASTER] = master
-        steps[number] = torch.tensor(float(kept["step"]), dtype=torch.float32)
+        steps[number] = torch.tensor(float(kept["step"]), dtype=torch.float32, device="cpu")
         state[number] = kept
     plain = [{k: v for k, v in group.items() if k != "params"} for group in saved]
     return Loaded(plain, state, steps)

@@ -89,7 +89,7 @@ class Recovery:
             group.update({**values, "betas": tuple(values["betas"])})
         for param, step in zip(self.roster.params, self.commit.moment.param_steps, strict=True):
             if step is not None:
-                state[param] = {"step": torch.tensor(step, dtype=torch.float32)}
+                state[param] = {"step": torch.tensor(step, dtype=torch.float32, device="cpu")}
         flat = [param.detach().view(-1) for param in self.roster.params]
         states = self.shelf.states
         for chunk in states.plan.chunks:

@@ -156,7 +156,7 @@ def gather(
     """
     names = ["m", "v", "vmax"] if amsgrad else ["m", "v"]
     names += [PARAM] if dtype != param.dtype else []
-    made = {name: torch.zeros(param.shape, dtype=dtype) for name in names}
+    made = {name: torch.zeros(param.shape, dtype=dtype, device="cpu") for name in names}
     if param.numel():
         source.put(number, 0, {name: value.view(-1) for name, value in made.items()})
     return {MASTER if name == PARAM else STATE_NAMES[name]: made[name] for name in names}

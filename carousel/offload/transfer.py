@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,10 @@ def _outline(book: Book, groups: Groups, state: State) -> dict[str, Any]:
             continue
         dtype = states.dtype_of(spec.dtype)
         names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * spec.amsgrad
-        parts[number] = {"step": torch.zeros(())}
-        parts[number] |= {name: torch.empty(param.shape, dtype=dtype) for name in names}
+        parts[number] = {"step": _unfilled((), torch.float32)}
+        parts[number] |= {name: _unfilled(param.shape, dtype) for name in names}
         if dtype != param.dtype:
-            masters[number] = torch.empty(param.shape, dtype=dtype)
+            masters[number] = _unfilled(param.shape, dtype)
     first = 0
     packed = []
     for group in groups:
@@ -100,6 +100,10 @@ def _outline(book: Book, groups: Groups, state: State) -> dict[str, Any]:
         first += count
     outline: dict[str, Any] = {"state": parts, "param_groups": packed}
     return {**outline, MASTERS: masters} if masters else outline
+
+
+def _unfilled(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 @contextmanager

@@ -107,6 +107,13 @@ class LateDevice:
         del self.pinned[area.ctypes.data]
 
 
+class HastyDevice(LateDevice):
+    """Copies at once, whatever it should have waited for."""
+
+    def copy(self, into, source, stream):
+        into.copy_(source)
+
+
 def borrowed(tensor):
     """A tensor whose memory is somebody else's as soon as nobody but this holds it."""
     kept, dtype = StorageWeakRef(tensor.untyped_storage()), tensor.dtype
@@ -124,8 +131,8 @@ def borrowed(tensor):
 def linked(monkeypatch):
     """Puts a late device between parameters and host, for optimizers that are made after it."""
 
-    def link(*broken, **options):
-        device = LateDevice(broken, **options)
+    def link(*broken, kind=LateDevice, **options):
+        device = kind(broken, **options)
         monkeypatch.setattr("carousel.offload.optim.link_for", lambda _: CudaLink(device))
         return device
 
@@ -198,6 +205,62 @@ def test_so_are_those_on_storage_and_what_is_recovered(twins, linked, tmp_path, 
 def test_each_wait_is_needed(twins, linked, broken, dtype):
     theirs, mine = both(twins, linked, broken, dtype=dtype, **SMALL)
     assert not twins.same(theirs, mine)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_callers_stream_is_the_one_of_the_moment(twins, linked, dtype):
+    """Steps under another stream each time, ordered by the caller as torch asks for."""
+    theirs, host = twins.ours(twins.params(dtype=dtype), **SMALL)
+    device = linked()
+    mine, ours = twins.ours(twins.params(dtype=dtype), **SMALL)
+    twins.train(theirs, host, 4)
+    seen = []
+    for step in range(4):
+        before, device.compute = device.compute, LateStream(device, "compute")
+        end = device.event()
+        end.record(before)
+        device.compute.wait_event(end)
+        train(twins, mine, ours, device, 1, first=step)
+        seen.append(device.compute)
+    assert twins.same(theirs, mine)
+    assert not any(stream.todo for stream in seen)
+    ours.close()
+
+
+@pytest.mark.parametrize("kind", [LateDevice, HastyDevice])
+def test_gradients_are_clipped_before_they_come_down(twins, linked, kind):
+    options = SMALL | {"clip_norm": 0.5}
+    theirs, host = twins.ours(twins.params(dtype=torch.bfloat16), **options)
+    twins.train(theirs, host, 3)
+    device = linked(kind=kind)
+    mine, ours = twins.ours(twins.params(dtype=torch.bfloat16), **options)
+    twins.train(mine, ours, 3)
+    device.compute.synchronize()
+    assert twins.same(theirs, mine)
+    ours.close()
+
+
+def test_a_hasty_device_would_show_gradients_that_are_not_whole(twins, linked):
+    theirs, host = twins.ours(twins.params(), **SMALL)
+    twins.train(theirs, host, 1)
+    device = linked(kind=HastyDevice)
+    mine, ours = twins.ours(twins.params(), **SMALL)
+    train(twins, mine, ours, device, 1)
+    assert not twins.same(theirs, mine)
+    ours.close()
+
+
+def test_a_step_that_overflowed_tells_the_streams_nothing(twins, linked):
+    device = linked()
+    params, ours = twins.ours(twins.params(dtype=torch.float16), **SMALL)
+    before = [param.detach().clone() for param in params]
+    ours.grad_scale, ours.found_inf = torch.tensor(8.0), torch.tensor(1.0)
+    twins.gradients(params, 0)
+    ours.step()
+    assert twins.same(before, params)
+    assert not any(stream.todo for stream in (*device.streams, device.compute))
+    assert not ours.state
+    ours.close()
 
 
 def test_a_bucket_is_not_filled_again_before_it_has_left():
@@ -375,20 +438,3 @@ def test_nothing_of_cuda_is_imported_for_parameters_on_the_host():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, SMALL], ids=["one", "few"])
-def test_on_a_gpu_it_is_the_same(twins, dtype, options):
-    theirs, host = twins.ours(twins.params(dtype=dtype), **options)
-    mine = [torch.nn.Parameter(p.detach().cuda()) for p in twins.params(dtype=dtype)]
-    ours = TieredAdamW(twins.groups(mine), **options)
-    for step in range(6):
-        twins.gradients(theirs, step)
-        for a, b in zip(theirs, mine, strict=True):
-            b.grad = None if a.grad is None else a.grad.cuda()
-        host.step()
-        ours.step()
-    assert twins.same(theirs, [p.cpu() for p in mine])
-    ours.close()
