@@ -145,7 +145,7 @@ class Begun:
     def _apply(self, chunk: Chunk, fields: Fields, state: State) -> None:
         numbers = _numbers(chunk)
         self._activate(numbers, state)
-        self._update.apply(chunk, fields)  # parameters are on the host, so nothing has to cross
+        self._update.apply([(chunk, fields)])  # parameters are on the host, so nothing has to cross
         self._applied.add(chunk.index)
         self._final.setdefault(chunk.index)
         for number in numbers:

@@ -158,8 +158,8 @@ class Book:
             CarouselError: what a thread met; the last commit is intact.
         """
         with self.shelf.unbroken(), update.crossing(sweep.rest):
-            for chunk, fields in sweep:
-                update.apply(chunk, fields)
+            for lent in sweep.runs():
+                update.apply(lent)
 
     def expect(self, visits: Sequence[Visit]) -> None:
         """Say which chunks a next step is going to want, if it is like this one."""

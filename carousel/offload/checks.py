@@ -51,19 +51,18 @@ def check_parameter(param: Any) -> None:
     """
     if not isinstance(param, Tensor):
         raise BadInputError(f"a parameter is a {type(param).__name__}", fix="give tensors")
-    what = f"a parameter of shape {tuple(param.shape)}"
     if param.layout != torch.strided:
-        raise BadInputError(f"{what} is sparse", fix="use torch.optim.SparseAdam for it")
+        raise BadInputError(f"{_what(param)} is sparse", fix="use torch.optim.SparseAdam for it")
     if param.dtype not in _DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-        raise BadInputError(f"{what} has dtype {param.dtype}", fix=f"use one of {kinds}")
+        raise BadInputError(f"{_what(param)} has dtype {param.dtype}", fix=f"use one of {kinds}")
     if param.device.type not in _DEVICES:
         raise BadInputError(
-            f"{what} is on {param.device}", fix="move the model to the CPU or a CUDA device"
+            f"{_what(param)} is on {param.device}", fix="move the model to the CPU or a CUDA device"
         )
     if not param.is_contiguous():
         raise BadInputError(
-            f"{what} is not contiguous",
+            f"{_what(param)} is not contiguous",
             fix="set param.data = param.data.contiguous() before making the optimizer",
         )
 
@@ -131,24 +130,35 @@ def _check_gradient(param: Tensor, device: torch.device) -> None:
     """
     grad = param.grad
     assert grad is not None
-    what = f"the gradient of a parameter of shape {tuple(param.shape)}"
     if grad.layout != torch.strided:
-        raise BadInputError(f"{what} is sparse", fix="use torch.optim.SparseAdam for it")
+        raise BadInputError(
+            f"the gradient of {_what(param)} is sparse", fix="use torch.optim.SparseAdam for it"
+        )
     if grad.shape != param.shape:
-        raise BadInputError(f"{what} has shape {tuple(grad.shape)}", fix="give one of its shape")
+        raise BadInputError(
+            f"the gradient of {_what(param)} has shape {tuple(grad.shape)}",
+            fix="give one of its shape",
+        )
     wider = param.dtype in _HALVES and grad.dtype == torch.float32 and device.type == "cpu"
     if grad.dtype != param.dtype and not wider:
         raise BadInputError(
-            f"{what} has dtype {grad.dtype}, the parameter {param.dtype}",
+            f"the gradient of {_what(param)} has dtype {grad.dtype}, the parameter {param.dtype}",
             fix="cast the gradient",
         )
     if grad.device != param.device:
-        raise BadInputError(f"{what} is on {grad.device}", fix=f"move it to {param.device}")
+        raise BadInputError(
+            f"the gradient of {_what(param)} is on {grad.device}", fix=f"move it to {param.device}"
+        )
     if param.device != device:
         raise BadInputError(
-            f"a parameter of shape {tuple(param.shape)} is on {param.device} and was on {device}",
+            f"{_what(param)} is on {param.device} and was on {device}",
             fix="move the model first, then make the optimizer",
         )
+
+
+def _what(param: Tensor) -> str:
+    """Its name in an error; made only then, for every step checks every parameter."""
+    return f"a parameter of shape {tuple(param.shape)}"
 
 
 def plain_group(group: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from carousel.offload.buckets import Buckets, Landing
 from carousel.offload.plan import Chunk, Segment
 
-__all__ = ["Cargo", "Crossing", "HostLink", "Link", "WithGrad", "link_for"]
+__all__ = ["Cargo", "Crossing", "HostLink", "Link", "WithGrad", "link_for", "part"]
 
 
 class WithGrad(Protocol):
@@ -46,7 +46,7 @@ class Cargo:
     def target(self, segment: Segment) -> Tensor:
         """What gets the segment's new values."""
         whole = self.targets.get(segment.param, self.params[segment.param])
-        return whole[segment.start : segment.start + segment.length]
+        return part(whole, segment.start, segment.length)
 
 
 class Crossing(Protocol):
@@ -150,8 +150,7 @@ class HostCrossing:
 
     def grad(self, segment: Segment) -> Tensor:
         """See `Crossing.grad`."""
-        start = segment.start
-        return self._active[segment.param].grad[start : start + segment.length]
+        return part(self._active[segment.param].grad, segment.start, segment.length)
 
     def place(self, segment: Segment) -> Tensor:
         """See `Crossing.place`."""
@@ -159,11 +158,10 @@ class HostCrossing:
 
     def values(self, segment: Segment) -> Tensor:
         """See `Crossing.values`."""
-        part = self._cargo.target(segment)
+        values = self._cargo.target(segment)
         if segment.param in self._cargo.targets:
-            there = slice(segment.start, segment.start + segment.length)
-            part.copy_(self._params[segment.param][there])
-        return part
+            values.copy_(part(self._params[segment.param], segment.start, segment.length))
+        return values
 
     def leave(self, chunk: Chunk) -> None:
         """See `Crossing.leave`."""
@@ -191,3 +189,15 @@ def link_for(device: torch.device) -> Link:
     from carousel.offload.device import CudaDevice
 
     return CudaLink(CudaDevice(device))
+
+
+def part(whole: Tensor, start: int, length: int) -> Tensor:
+    """Elements ``start .. start + length`` of a tensor (n,); the tensor itself if they are all.
+
+    Example:
+        >>> part(torch.arange(4), 1, 2)
+        tensor([1, 2])
+    """
+    if length == whole.numel():
+        return whole
+    return whole[start : start + length]

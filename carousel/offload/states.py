@@ -107,6 +107,7 @@ class States:
             ahead=self.ahead,
             lend=lambda visit: self._lend(visit.chunk, step),
             chunks=self.plan.chunks,
+            pinned=self.room.pinned,
         )
 
     def borrow(self, chunk: int) -> Fields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeAlias
 
 from carousel.offload.engine import Visit
@@ -25,6 +25,7 @@ class Sweep:
         ahead: begins to read them.
         lend: a chunk's fields. Where nothing is loaded they hold anything.
         chunks: of the plan.
+        pinned: how many of them, from the first, stay in RAM.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class Sweep:
         ahead: Callable[[Sequence[Visit]], None],
         lend: Lend,
         chunks: Sequence[Chunk],
+        pinned: int,
     ) -> None:
-        self._ahead, self._lend, self._chunks = ahead, lend, chunks
+        self._ahead, self._lend, self._chunks, self._pinned = ahead, lend, chunks, pinned
         self.turn_to(visits)
 
     @property
@@ -59,6 +61,17 @@ class Sweep:
         with self._lend(visit) as fields:
             yield self._chunks[visit.chunk], fields
 
+    def runs(self) -> Iterator[list[tuple[Chunk, Fields]]]:
+        """All that are left; chunks that stay in RAM come together where they follow each other."""
+        while self._rest:
+            with ExitStack() as lent:
+                run = [lent.enter_context(self.visit())]
+                while (
+                    self._in_ram(run[-1][0]) and self.next is not None and self._in_ram(self.next)
+                ):
+                    run.append(lent.enter_context(self.visit()))
+                yield run
+
     def turn_to(self, visits: Sequence[Visit]) -> None:
         """Pass over these instead of the rest."""
         self._rest = deque(visits)
@@ -68,3 +81,6 @@ class Sweep:
         while self._rest:
             with self.visit() as lent:
                 yield lent
+
+    def _in_ram(self, chunk: Chunk) -> bool:
+        return chunk.index < self._pinned
