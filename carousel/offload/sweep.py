@@ -21,7 +21,8 @@ class Sweep:
     """Chunks still to be passed over; the next ones are read meanwhile.
 
     Args:
-        visits: in the order in which they are going to be.
+        visits: those of the file in the order in which they are going to be; the others are
+            spread among them, for the kernel to work on while the disk brings the next one.
         ahead: begins to read them.
         lend: a chunk's fields. Where nothing is loaded they hold anything.
         chunks: of the plan.
@@ -74,7 +75,7 @@ class Sweep:
 
     def turn_to(self, visits: Sequence[Visit]) -> None:
         """Pass over these instead of the rest."""
-        self._rest = deque(visits)
+        self._rest = deque(_spread(visits, self._pinned))
         self._ahead(visits)
 
     def __iter__(self) -> Iterator[tuple[Chunk, Fields]]:
@@ -84,3 +85,15 @@ class Sweep:
 
     def _in_ram(self, chunk: Chunk) -> bool:
         return chunk.index < self._pinned
+
+
+def _spread(visits: Sequence[Visit], pinned: int) -> Iterator[Visit]:
+    """The visits with those of chunks in RAM between the others, evenly."""
+    resident = [visit for visit in visits if visit.chunk < pinned]
+    streamed = [visit for visit in visits if visit.chunk >= pinned]
+    gaps, done = max(1, len(streamed)), 0
+    for number in range(gaps):
+        after = len(resident) * (number + 1) // gaps
+        yield from resident[done:after]
+        yield from streamed[number : number + 1]
+        done = after

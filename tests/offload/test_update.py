@@ -47,15 +47,16 @@ def test_types_are_kept_apart(twins, calls):
 
 
 def test_chunks_from_a_file_take_a_call_each_beside_those_in_ram(twins, calls, tmp_path):
-    params = [torch.nn.Parameter(torch.ones(64 * 1024))]
-    state = params[0].numel() * 8
+    theirs, params = ([torch.nn.Parameter(torch.ones(64 * 1024))] for _ in range(2))
+    budget = 4 * (3 * 4 + 1) * 4096 + 12 * 4096 * 8
     with TieredAdamW(
-        params, storage=tmp_path, chunk_numel=4096, ring=4, ram_budget=4 * 53248 + state // 2
+        params, storage=tmp_path, chunk_numel=4096, ring=4, ram_budget=budget
     ) as optimizer:
         twins.train(params, optimizer, 1, gaps=False)
-    kept = round(16 * optimizer.stats().resident_fraction)
-    assert 0 < kept < 16
-    assert sorted(len(call) for call in calls) == [1] * (16 - kept) + [kept]
+        assert optimizer.stats().resident_fraction == 12 / 16
+    twins.train(theirs, torch.optim.AdamW(theirs, fused=True), 1, gaps=False)
+    assert [len(call) for call in calls] == [3, 1] * 4
+    assert twins.same(params, theirs)
 
 
 def test_gradients_that_are_cast_are_there_one_chunk_at_a_time(twins, calls):
