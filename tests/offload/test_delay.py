@@ -2,9 +2,6 @@
 
 import gc
 import os
-import signal
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 
@@ -490,48 +487,3 @@ def test_a_model_larger_than_the_rest_of_the_budget_still_streams(tmp_path):
     train(theirs, queue, 4)
     assert same(mine, theirs)
     ours.close()
-
-
-CHILD = """
-import os, sys, warnings
-import torch
-warnings.simplefilter("ignore")
-torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
-from conftest import Twins
-from carousel.offload import TieredAdamW
-twins, folder = Twins(), sys.argv[2]
-options = dict(ram_budget="1MiB", durability="process", delay=1, delay_from=1)
-if sys.argv[3] == "new":
-    params, ours = twins.ours(storage=folder, chunk_numel=4096, **options)
-else:
-    params = twins.params(5)
-    ours = TieredAdamW.resume(twins.groups(params), folder, **options)
-step = ours.stats().steps
-while True:
-    twins.gradients(params, step, gaps=False)
-    ours.step()
-    step += 1
-    os.write(1, b"%d\\n" % step)
-"""
-
-
-def test_a_kill_loses_at_most_two_steps_that_returned(twins, tmp_path):
-    theirs, reference = twins.torch()
-    done = 0
-    for number, wanted in enumerate((3, 40, 41)):
-        arguments = [os.path.dirname(__file__), str(tmp_path), "new" if number == 0 else "resume"]
-        with subprocess.Popen(
-            [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE
-        ) as child:
-            lines = [child.stdout.readline() for _ in range(wanted)]
-            os.kill(child.pid, signal.SIGKILL)
-            told = int([*lines, *child.stdout.read().splitlines()][-1])
-        params = twins.params(7)
-        resumed = TieredAdamW.resume(twins.groups(params), tmp_path)
-        found = resumed.stats().steps
-        assert found >= told - 2
-        twins.train(theirs, reference, found - done, first=done, gaps=False)
-        assert twins.same(params, theirs)
-        resumed.close()
-        done = found

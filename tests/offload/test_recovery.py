@@ -1,11 +1,8 @@
 """After a kill, or an error, the newest commit is whole, and training goes on bit for bit."""
 
 import os
-import random
-import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -105,101 +102,6 @@ def test_a_parameter_that_is_replaced_is_committed_with_the_others(twins, tmp_pa
     again, ours = resume(twins, tmp_path)
     assert twins.same(again, params)
     ours.close()
-
-
-NURSERY = """
-import os, sys
-import torch
-torch.set_num_threads(1)
-sys.path.insert(0, sys.argv[1])
-from conftest import Twins
-from carousel.offload import TieredAdamW
-
-def train(twins, folder, every, how):
-    options = dict(ram_budget="300KiB", durability="process", commit_every=every)
-    if how == "new":
-        params, ours = twins.ours(storage=folder, chunk_numel=4096, fresh=True, **options)
-    else:
-        params = twins.params(5)
-        ours = TieredAdamW.resume(twins.groups(params), folder, **options)
-    step = ours.stats().steps
-    while True:
-        twins.gradients(params, step, gaps=False)
-        ours.step()
-        step += 1
-        os.write(1, b"%d\\n" % step)
-
-Twins().ours()  # torch imports half of itself when the first optimizer is made
-for line in sys.stdin:
-    folder, every, how = line.split()
-    child = os.fork()
-    if child == 0:
-        train(Twins(), folder, int(every), how)
-    os.write(1, b"%d\\n" % child)
-    os.waitpid(child, 0)
-    os.write(1, b"dead\\n")
-"""
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    """A process that has torch and forks children which train, so that many can be killed."""
-    command = [sys.executable, "-c", NURSERY, os.path.dirname(__file__)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    ) as process:
-        yield process
-        process.stdin.close()
-
-
-def kill_once(nursery, folder, every, how, moments):
-    """Let a child train, kill it, and return the last step that it told of."""
-    nursery.stdin.write(f"{folder} {every} {how}\n".encode())
-    nursery.stdin.flush()
-    child = int(nursery.stdout.readline())
-    told = -1
-    for _ in range(moments.randint(0, 5)):
-        told = int(nursery.stdout.readline())
-    late = moments.uniform(0, 0.2 if told < 0 else 0.02)
-    threading.Timer(late, os.kill, (child, signal.SIGKILL)).start()
-    while (line := nursery.stdout.readline()) != b"dead\n":
-        told = int(line)
-    return told
-
-
-class Reference:
-    """Parameters after every number of steps, by torch."""
-
-    def __init__(self, twins):
-        self._twins, self._after = twins, [twins.params()]
-        self._params, self._optimizer = twins.torch()
-
-    def after(self, steps):
-        while len(self._after) <= steps:
-            self._twins.train(
-                self._params, self._optimizer, 1, first=len(self._after) - 1, gaps=False
-            )
-            self._after.append([p.detach().clone() for p in self._params])
-        return self._after[steps]
-
-
-@pytest.mark.parametrize(("every", "kills"), [(1, 30), (4, 8)])
-def test_a_kill_loses_at_most_what_was_not_committed(nursery, twins, tmp_path, every, kills):
-    moments, reference, known = random.Random(every), Reference(twins), -1
-    for _ in range(kills):
-        how = "new" if known < 0 else "resume"
-        told = max(known, kill_once(nursery, tmp_path / "s", every, how, moments))
-        try:
-            params, ours = resume(twins, tmp_path / "s", durability="process")
-        except BadInputError:  # killed before the first commit
-            assert told <= every
-            continue
-        known = ours.stats().steps
-        assert told - every <= known <= told + 1
-        assert twins.same(params, reference.after(known))
-        ours.close()
-    assert known > kills
 
 
 def trained(twins, folder, steps=3):

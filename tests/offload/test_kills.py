@@ -1,0 +1,28 @@
+"""A few of the kills of `benchmarks.offload_kills`, which has all of them."""
+
+import pytest
+
+from benchmarks._kills import Campaign, campaign, nursery
+
+
+@pytest.fixture(scope="module")
+def children():
+    with nursery() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Campaign(("commit", "init")),
+        Campaign(("step",), commit_every=4),
+        Campaign(("step",), delay=1),
+    ],
+    ids=["every step", "every fourth", "delayed"],
+)
+def test_a_kill_loses_no_more_than_promised(children, tmp_path, plan):
+    fates = list(campaign(children, tmp_path / "states", plan))
+    assert len(fates) == len(plan.aims)
+    for fate in fates:
+        assert fate.same
+        assert fate.lost <= plan.may_lose
