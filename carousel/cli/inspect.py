@@ -58,6 +58,7 @@ def _show_states(path: Path, found: StatesSummary, console: Console) -> None:
         ("chunks", count_text(found.chunks), chunk),
         ("records", bytes_text(found.state_bytes), f"{unwritten} not written yet"),
         ("on disk", bytes_text(found.file_bytes), found.file),
+        ("written", bytes_text(found.written_bytes), "in all its life"),
         ("masters", "fp32" if found.masters else "none", "of 16-bit parameters"),
         ("payload", bytes_text(found.payload_bytes), ""),
         ("durability", found.durability or "-", ""),

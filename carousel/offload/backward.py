@@ -25,6 +25,7 @@ from carousel.offload.begun import Begun
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.checks import check_gradients
 from carousel.offload.engine import Visit
+from carousel.offload.forecast import refuse_wear
 from carousel.offload.hooks import Hooks
 from carousel.offload.plan import Plan
 from carousel.offload.stepping import AtOnce, Scaling
@@ -156,6 +157,7 @@ class InBackward:
         try:
             book.shelf.check()
             book.check_groups(groups)
+            refuse_wear(book, groups, state, waits=True)
             left = not book.roster.holds(groups, state)
         except CarouselError:
             left = True

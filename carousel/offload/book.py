@@ -216,12 +216,13 @@ class Book:
 
     def replace(self, loaded: Loaded, groups: Groups, state: State) -> None:
         """Give the states another content; `groups` and `state` have theirs already."""
-        self.roster = Roster.of(groups, state)
+        fresh = Roster.of(groups, state)
         self.shelf.move(
-            self.roster,
+            fresh,
             lambda: Packed(loaded.state),
-            lambda: self._moment(self.roster, groups, state),
+            lambda: self._moment(fresh, groups, state),
         )
+        self.roster = fresh
 
     def states_of(
         self, numbers: Sequence[int], state: State

@@ -64,12 +64,14 @@ class Commit:
         file: name of the states' file in its folder.
         moment: what the calling thread knew.
         chunks: where the records are.
+        written_bytes: of records, to the folder since it was made.
     """
 
     plan: str
     file: str
     moment: Moment
     chunks: Committed
+    written_bytes: int = 0
     format: int = field(default=_FORMAT)
 
 

@@ -58,7 +58,9 @@ class Delayed:
         """
         book = self._book
         self._refuse_changed(state)
-        wanted = usable(book, groups, scaling)
+        if book.settings.write_limit is not None:
+            self._wait()  # what the pending step writes counts
+        wanted = usable(book, groups, state, scaling)
         self._finish()
         if not wanted:
             return
@@ -116,11 +118,15 @@ class Delayed:
                 )
 
     def _finish(self) -> None:
+        self._wait()
+        if self._pending is not None:
+            self._pending.publish()
+            self._pending = None
+
+    def _wait(self) -> None:
         if self._pending is not None:
             wait([self._pending.done])
             self._book.shelf.check()
-            self._pending.publish()
-            self._pending = None
 
     def _hand_on(self, groups: Groups, state: State, scaling: Scaling) -> None:
         """Take all that the step depends on from the caller, and have it applied."""

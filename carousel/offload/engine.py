@@ -70,6 +70,7 @@ class Engine:
 
     Attributes:
         read_stall, commit_stall: seconds that the caller waited for a chunk, and for a commit.
+        given_bytes: that are in the file, or on their way to it.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Engine:
         self._failure: CarouselError | None = None
         self._closed = False
         self.read_stall = self.commit_stall = 0.0
+        self.given_bytes = file.written_bytes
         loops = [self._read_loop] * readers + [self._write_loop]
         self._threads = [
             threading.Thread(target=loop, name="carousel-offload", daemon=True) for loop in loops
@@ -133,6 +135,7 @@ class Engine:
         """Write the buffer's record, seal it as of this step, and free the buffer."""
         with self._turn:
             self._pending[chunk] = self._pending.get(chunk, 0) + 1
+            self.given_bytes += self._layouts[chunk].nbytes
             self._jobs.append(_Write(chunk, buffer, step))
             self._turn.notify_all()
 

@@ -11,6 +11,7 @@ from carousel.errors import BadInputError, StorageCorruptedError
 from carousel.offload.commit import Commit, CommitLog
 from carousel.offload.plan import Plan
 from carousel.offload.states_file import IoKind, StatesFile
+from carousel.offload.wear import Wear
 from carousel.storage.creation import DATA, LOCK, own_folder
 from carousel.storage.durability import Durability, survives_power_loss
 from carousel.storage.lmdb.index_file import INDEX_FILE
@@ -29,16 +30,28 @@ class Home:
         folder: made when missing.
         durability: what a commit survives; ``ephemeral``: there are no commits.
         io: how the states' file is read and written.
+        write_limit: bytes that may be written to it in all, None for no limit.
+
+    Attributes:
+        wear: what was written to it.
 
     Raises:
         BadInputError: an option or the path cannot be used.
         StorageLockedError, StorageError: see `CommitLog`.
     """
 
-    def __init__(self, folder: Path, *, durability: Durability, io: IoKind) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durability: Durability,
+        io: IoKind,
+        write_limit: int | None = None,
+    ) -> None:
         self.folder = folder
         self.durability: Durability = durability
         self._io: IoKind = io
+        self.wear = Wear(write_limit)
         self._log = CommitLog(folder, durability)
 
     @staticmethod

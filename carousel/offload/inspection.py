@@ -37,6 +37,7 @@ class StatesSummary:
         state_bytes: of the records, each once.
         file_bytes: disk space of the states' file; 0 when it is missing.
         payload_bytes: of the caller's payload.
+        written_bytes: of records to the folder since it was made.
         file: name of the states' file.
         durability: that the folder was opened with last.
         closed_cleanly: whether it was closed since; always True for modes that need it not.
@@ -52,6 +53,7 @@ class StatesSummary:
     state_bytes: int
     file_bytes: int
     payload_bytes: int
+    written_bytes: int
     file: str
     durability: Durability | None
     closed_cleanly: bool | None
@@ -90,6 +92,7 @@ def summarize_states(folder: Path) -> StatesSummary:
         state_bytes=sum(layout.nbytes for layout in found.layouts),
         file_bytes=file.stat().st_size if file.exists() else 0,
         payload_bytes=len(found.commit.moment.payload),
+        written_bytes=found.commit.written_bytes,
         file=found.commit.file,
         durability=marker.durability if marker else None,
         closed_cleanly=marker.clean if marker else None,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from carousel.errors import BadInputError
 from carousel.offload.sources import MASTER
 
-__all__ = ["MASTERS", "Loaded", "check_state_dict"]
+__all__ = ["MASTERS", "Loaded", "check_state_dict", "whole_or_not"]
 
 MASTERS = "masters"
 """Key of a state_dict under which the fp32 masters are; torch takes no notice of it."""
@@ -68,6 +70,20 @@ def check_state_dict(state_dict: Mapping[str, Any], groups: Sequence[Mapping[str
         state[number] = kept
     plain = [{k: v for k, v in group.items() if k != "params"} for group in saved]
     return Loaded(plain, state, steps)
+
+
+@contextmanager
+def whole_or_not(optimizer: Optimizer) -> Iterator[None]:
+    """If the block fails, the optimizer's groups and state are what they were."""
+    groups, state = [dict(group) for group in optimizer.param_groups], optimizer.state
+    try:
+        yield
+    except BaseException:
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(before)
+        optimizer.state = state
+        raise
 
 
 def _check_parts(kept: Mapping[str, Any], param: Tensor, number: int, amsgrad: bool) -> None:

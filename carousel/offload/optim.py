@@ -23,8 +23,9 @@ from carousel.offload.checks import check_devices, check_hyper_parameters, check
 from carousel.offload.commit import pack_payload
 from carousel.offload.deepspeed import from_deepspeed
 from carousel.offload.delay import Delayed
+from carousel.offload.forecast import log_wear
 from carousel.offload.link import Link, link_for
-from carousel.offload.loading import MASTERS, check_state_dict
+from carousel.offload.loading import MASTERS, check_state_dict, whole_or_not
 from carousel.offload.recovery import Recovery
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
@@ -86,6 +87,8 @@ class TieredAdamW(Optimizer):
         update_in: ``"backward"``: update chunks within backward, as soon as their gradients are
             final, and free these; `step` finishes. Not with `clip_norm`, `delay`, or a
             ``GradScaler``; to accumulate gradients see `last_microbatch`.
+        max_bytes_written: bytes, or a size like ``"2TiB"``, that may be written to the storage in
+            all its life, for flash wears; a step that would exceed it is refused.
         master: ``"auto"``, or ``"none"``: 16-bit parameters have 16-bit states and no masters.
 
     Attributes:
@@ -138,6 +141,7 @@ class TieredAdamW(Optimizer):
         delay: Literal[0, 1] = 0,
         delay_from: int = 40,
         update_in: Literal["step", "backward"] = "step",
+        max_bytes_written: int | str | None = None,
     ) -> None:
         settings = OffloadSettings(
             ram_budget=ram_budget,
@@ -153,6 +157,7 @@ class TieredAdamW(Optimizer):
             delay=delay,
             delay_from=delay_from,
             update_in=update_in,
+            max_bytes_written=max_bytes_written,
         )
         hyper = {
             "lr": lr,
@@ -184,8 +189,8 @@ class TieredAdamW(Optimizer):
             storage: the folder.
             payload: as for the constructor.
             **options: ``ram_budget``, ``durability``, ``commit_every``, ``clip_norm``, ``ring``,
-                ``readers``, ``io``, ``delay``, ``delay_from``, ``update_in``, as for the
-                constructor; they may differ from before.
+                ``readers``, ``io``, ``delay``, ``delay_from``, ``update_in``,
+                ``max_bytes_written``, as for the constructor; they may differ from before.
 
         Raises:
             BadInputError: there is no commit, or an option cannot be used.
@@ -232,6 +237,8 @@ class TieredAdamW(Optimizer):
 
         Raises:
             BadInputError: a gradient cannot be used; nothing was changed.
+            TierFullError: `max_bytes_written` is used up, and nothing was changed; or the disk is
+                full, see below.
             StorageError: a chunk could not be read or written. Parameters may be half updated;
                 the last commit is intact, and `resume` goes on from it.
         """
@@ -301,7 +308,7 @@ class TieredAdamW(Optimizer):
 
     def stats(self) -> OffloadStats:
         """What moved so far."""
-        return OffloadStats.of(self._book.shelf, self._book.steps)
+        return OffloadStats.of(self._book)
 
     def state_dict(self) -> dict[str, Any]:
         """The state in the schema of ``torch.optim.AdamW``, in new tensors.
@@ -328,6 +335,7 @@ class TieredAdamW(Optimizer):
 
         Raises:
             BadInputError: it does not fit; nothing was changed.
+            TierFullError: the disk is full, or `max_bytes_written` used up; nothing was changed.
         """
         self._book.shelf.check()
         self._stepping.check()
@@ -336,13 +344,14 @@ class TieredAdamW(Optimizer):
         loaded = check_state_dict(state_dict, self.param_groups)
         for values in loaded.groups:
             check_hyper_parameters({**self.defaults, **values})
-        for group, values in zip(self.param_groups, loaded.groups, strict=True):
-            group.update({**values, **_OWN})
-        params = [param for group in self.param_groups for param in group["params"]]
-        steps = {params[number]: {"step": step} for number, step in loaded.steps.items()}
-        self.state = defaultdict(dict, steps)
-        self._settle()  # not before: parameters that were changed since keep what they have now
-        self._book.replace(loaded, self.param_groups, self.state)
+        with whole_or_not(self):
+            for group, values in zip(self.param_groups, loaded.groups, strict=True):
+                group.update({**values, **_OWN})
+            params = [param for group in self.param_groups for param in group["params"]]
+            steps = {params[number]: {"step": step} for number, step in loaded.steps.items()}
+            self.state = defaultdict(dict, steps)
+            self._settle()  # not before: parameters that were changed since keep what they have now
+            self._book.replace(loaded, self.param_groups, self.state)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -420,6 +429,7 @@ class TieredAdamW(Optimizer):
 
     def _keep(self, book: Book, payload: Payload | None) -> None:
         self._book, book.make_payload = book, payload
+        log_wear(book)
         self._microbatches = Microbatches()
         self._stepping = _stepping_of(book, self)
         weakref.finalize(self, book.shelf.close_quietly).atexit = False

@@ -48,7 +48,12 @@ class Recovery:
         """
         folder = settings.folder
         assert folder is not None
-        home = Home(folder, durability=settings.durability, io=settings.io)
+        home = Home(
+            folder,
+            durability=settings.durability,
+            io=settings.io,
+            write_limit=settings.write_limit,
+        )
         try:
             plan, options, commit = home.read()
             _check_fit(plan, commit, roster)

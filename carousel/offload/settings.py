@@ -43,6 +43,7 @@ class OffloadSettings:
     delay: int = 0
     delay_from: int = 40
     update_in: str = "step"
+    max_bytes_written: int | str | None = None
 
     def __post_init__(self) -> None:
         check_durability(self.durability)
@@ -63,6 +64,8 @@ class OffloadSettings:
             raise BadInputError(f"clip_norm is {self.clip_norm}", fix="give a number above 0")
         if self.ram_budget is not None:
             parse_budget_bytes(self.ram_budget)
+        if self.max_bytes_written is not None:
+            parse_budget_bytes(self.max_bytes_written, name="max_bytes_written")
 
     def _check_in_backward(self) -> None:
         """Refuse what has to see all gradients before the first update."""
@@ -81,6 +84,12 @@ class OffloadSettings:
     def budget(self) -> int | None:
         """The budget in bytes, None for no limit."""
         return None if self.ram_budget is None else parse_budget_bytes(self.ram_budget)
+
+    @property
+    def write_limit(self) -> int | None:
+        """Bytes that may be written to the storage in all, None for no limit."""
+        limit = self.max_bytes_written
+        return None if limit is None else parse_budget_bytes(limit, name="max_bytes_written")
 
     @property
     def folder(self) -> Path | None:

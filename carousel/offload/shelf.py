@@ -64,7 +64,12 @@ class Shelf:
             return Shelf(wishes, None)._start(roster)
         if fresh:
             Home.clear(folder)
-        home = Home(folder, durability=settings.durability, io=settings.io)
+        home = Home(
+            folder,
+            durability=settings.durability,
+            io=settings.io,
+            write_limit=settings.write_limit,
+        )
         try:
             home.require_empty()
             return Shelf(wishes, home)._start(roster)
@@ -83,6 +88,7 @@ class Shelf:
         room = make_room(plan, self.wishes)
         file = self.home.open_file(commit, [layout.nbytes for layout in room.layouts])
         self.home.keep_only(commit.file)
+        self.home.wear.before = commit.written_bytes
         self.states = States(
             plan, room, self.wishes, home=self.home, file=file, chunks=commit.chunks, committed=True
         )
@@ -126,21 +132,28 @@ class Shelf:
             moment: makes what is committed, if anything was committed before.
 
         Raises:
-            BadInputError, TierFullError: there is no room; nothing was changed.
+            BadInputError, TierFullError: there is no room, or no more may be written; nothing was
+                changed.
             StorageError: it failed in the middle; the last commit is intact, and the optimizer
                 cannot go on.
         """
         old = self.states
         old.flush()
         plan, room = self._fit(roster)
-        if old.file is not None:
-            read, written = self.moved_bytes
-            self.moved_bytes = read + old.file.read_bytes, written + old.file.written_bytes
         if self.home is None:
             self._move_in_ram(roster, plan, room, source())
         else:
             self._move_in_file(roster, plan, room, source, moment)
         self.moves += 1
+
+    def moved_size(self, roster: Roster) -> int:
+        """Bytes of the records of other parameters.
+
+        Raises:
+            BadInputError: the budget is below the least for them.
+        """
+        _, room = self._fit(roster)
+        return sum(layout.nbytes for layout in room.layouts)
 
     def close(self) -> None:
         """Finish what was begun, and give the folder back; calling it again is fine.
@@ -202,9 +215,15 @@ class Shelf:
     ) -> None:
         old, home, now = self.states, self.home, moment()
         assert home is not None
-        file = home.make_file(plan, [layout.nbytes for layout in room.layouts])
+        assert old.file is not None
+        sizes = [layout.nbytes for layout in room.layouts]
+        home.wear.refuse(old.given_bytes, sum(sizes), "moving the states to a new file")
+        file = home.make_file(plan, sizes)
         with self.unbroken():
             old.stop()  # the ring's RAM is wanted for the new one
+            read, written = self.moved_bytes
+            self.moved_bytes = read + old.file.read_bytes, written + old.file.written_bytes
+            home.wear.before += old.file.written_bytes
             through = replace(room, pinned=0, ring=self.wishes.least_ring, pinned_bytes=0)
             new = States(plan, through, self.wishes, home=home, file=file)
             fill(new, source(), roster.params, now.step, every=old.committed)

@@ -84,6 +84,16 @@ class States:
         """The threads; None when all is in RAM and stays there."""
         return self._engine
 
+    @property
+    def given_bytes(self) -> int:
+        """Bytes that are in the file since it was opened, or on their way to it."""
+        return 0 if self._engine is None else self._engine.given_bytes
+
+    @property
+    def unsaved(self) -> set[int]:
+        """Chunks that stay in RAM and have changed since the last commit."""
+        return set(self._dirty)
+
     def check(self) -> None:
         """Raise what a thread met."""
         if self._engine is not None:
@@ -172,7 +182,8 @@ class States:
         def publish(chunks: Committed) -> None:
             if home.synced:
                 file.sync()
-            home.publish(Commit(digest, file.path.name, moment, chunks), plan)
+            worn = home.wear.before + file.written_bytes
+            home.publish(Commit(digest, file.path.name, moment, chunks, worn), plan)
             self.committed_step = moment.step
 
         return self._streaming().publish(publish)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from carousel.offload.shelf import Shelf
+from carousel.offload.book import Book
+from carousel.offload.forecast import usual_step_bytes
+from carousel.offload.wear import Wear
 
 __all__ = ["OffloadStats"]
 
@@ -23,6 +25,10 @@ class OffloadStats:
         file_bytes: disk space of the states' file.
         read_bytes, written_bytes: moved from and to it.
         read_stall_seconds, commit_stall_seconds: that steps waited for a chunk, and a commit.
+        store_written_bytes: of records to the storage since it was made, as far as was committed
+            before a resume.
+        max_bytes_written: limit of these, None for none.
+        step_written_bytes: that a step writes if every parameter has a gradient, an estimate.
         moves: how often the states were moved because parameters had changed.
         direct: whether the page cache is passed by.
     """
@@ -36,18 +42,23 @@ class OffloadStats:
     file_bytes: int
     read_bytes: int
     written_bytes: int
+    store_written_bytes: int
+    max_bytes_written: int | None
+    step_written_bytes: int
     read_stall_seconds: float
     commit_stall_seconds: float
     moves: int
     direct: bool
 
     @staticmethod
-    def of(shelf: Shelf, steps: int) -> OffloadStats:
-        """The counters of an optimizer's shelf after some steps."""
-        states = shelf.states
+    def of(book: Book) -> OffloadStats:
+        """The counters of an optimizer at this moment."""
+        shelf, states = book.shelf, book.shelf.states
         room, engine, file = states.room, states.engine, states.file
+        written = 0 if file is None else file.written_bytes
+        wear = Wear(None) if shelf.home is None else shelf.home.wear
         return OffloadStats(
-            steps=steps,
+            steps=book.steps,
             committed_step=states.committed_step,
             state_bytes=room.state_bytes,
             ram_bytes=room.used_bytes,
@@ -55,7 +66,10 @@ class OffloadStats:
             resident_fraction=room.pinned_bytes / room.state_bytes if room.state_bytes else 1.0,
             file_bytes=0 if file is None else file.nbytes,
             read_bytes=shelf.moved_bytes[0] + (0 if file is None else file.read_bytes),
-            written_bytes=shelf.moved_bytes[1] + (0 if file is None else file.written_bytes),
+            written_bytes=shelf.moved_bytes[1] + written,
+            store_written_bytes=wear.before + written,
+            max_bytes_written=wear.limit,
+            step_written_bytes=usual_step_bytes(book),
             read_stall_seconds=0.0 if engine is None else engine.read_stall,
             commit_stall_seconds=0.0 if engine is None else engine.commit_stall,
             moves=shelf.moves,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.checks import check_gradients, clip
+from carousel.offload.forecast import refuse_wear
 
 __all__ = ["AtOnce", "Scaling", "Stepping", "apply_now", "ready", "usable"]
 
@@ -102,13 +103,13 @@ def ready(book: Book, groups: Groups, state: State, scaling: Scaling) -> bool:
         BadInputError: a gradient or a value cannot be used; nothing was changed.
         StorageError: the states could not be moved.
     """
-    if not usable(book, groups, scaling):
+    if not usable(book, groups, state, scaling):
         return False
     book.follow(groups, state)
     return True
 
 
-def usable(book: Book, groups: Groups, scaling: Scaling) -> bool:
+def usable(book: Book, groups: Groups, state: State, scaling: Scaling) -> bool:
     """Check and clip gradients.
 
     Returns:
@@ -116,10 +117,12 @@ def usable(book: Book, groups: Groups, scaling: Scaling) -> bool:
 
     Raises:
         BadInputError: a gradient or a value cannot be used; nothing was changed.
+        TierFullError: no more may be written; nothing was changed.
     """
     if scaling.overflowed or not check_gradients(groups, book.link.device):
         return False
     book.check_groups(groups)
+    refuse_wear(book, groups, state)
     params = [param for group in groups for param in group["params"]]
     clip(params, book.settings.clip_norm, scaling.grad_scale)
     return True
