@@ -411,7 +411,7 @@ def test_an_error_on_the_worker_surfaces_at_the_next_call(tmp_path, monkeypatch,
     monkeypatch.setattr(*target, fail)
     error = StorageIOError if where == "disk" else StorageError
     train(mine, ours, 1, start=3)
-    with pytest.raises(error, match="broken|the disk reports an error") as caught:
+    with pytest.raises(error, match=r"broken|the disk reports an error") as caught:
         train(mine, ours, 2, start=4)
     assert where == "disk" or isinstance(caught.value.__cause__, ArithmeticError)
     with pytest.raises(error):
