@@ -64,7 +64,7 @@ class Swap:
         tasks: (n,) their task labels.
         rows: (n,) spare rows that are held for it, -1 where there is none.
         claimed: (k,) positions whose slot is marked as busy.
-        epoch: of `Residents` when the ids were drawn.
+        epoch: of `Residents` before the slots were claimed and the ids drawn.
     """
 
     request: Request
@@ -112,6 +112,7 @@ class Swap:
             generations=generations,
             columns=columns,
             leaving=slab.ids[slots].tolist(),
+            freed_rows=slab.table[slots].tolist(),
             coming=self.ids[done].tolist(),
             counts=np.bincount(self.outcomes, minlength=len(Outcome)),
             claimed=request.slots[self.claimed],
@@ -132,12 +133,13 @@ class Sealed:
         generations: (k,) what their generations must be.
         columns: (5, k) what they become, in the order of `Slab.columns`.
         leaving: k ids that they hold if the generations are right.
+        freed_rows: k rows that they point to in that case.
         coming: k ids that they get.
         counts: (8,) rows by `Outcome`.
         claimed: slots that are not busy any more.
         unused_rows: spare rows that were not filled.
         drawn: ids that are settled by this.
-        epoch: of `Residents` when they were drawn.
+        epoch: of `Residents` before the slots were claimed and the ids drawn.
     """
 
     size: int
@@ -146,6 +148,7 @@ class Sealed:
     generations: Ints
     columns: Ints
     leaving: list[int]
+    freed_rows: list[int]
     coming: list[int]
     counts: npt.NDArray[np.int64]
     claimed: Ints
@@ -160,7 +163,21 @@ class Sealed:
         counts = np.zeros(len(Outcome), np.int64)
         counts[Outcome.CANCELLED] = size
         columns = np.empty((5, 0), np.int64)
-        return cls(size, 0, nothing, nothing, columns, [], [], counts, nothing, [], nothing, -1)
+        return cls(
+            size=size,
+            asked_at=0,
+            slots=nothing,
+            generations=nothing,
+            columns=columns,
+            leaving=[],
+            freed_rows=[],
+            coming=[],
+            counts=counts,
+            claimed=nothing,
+            unused_rows=[],
+            drawn=nothing,
+            epoch=-1,
+        )
 
     def without(self, unwanted: npt.NDArray[np.bool_]) -> Sealed:
         """The same with (k,) some of its rows stale, their spare rows unused."""
@@ -175,6 +192,7 @@ class Sealed:
             generations=self.generations[kept],
             columns=self.columns[:, kept],
             leaving=np.array(self.leaving, np.int64)[kept].tolist(),
+            freed_rows=np.array(self.freed_rows, np.int64)[kept].tolist(),
             coming=np.array(self.coming, np.int64)[kept].tolist(),
             counts=counts,
             claimed=self.claimed,

@@ -25,8 +25,9 @@ class Residents:
         ids: (slots,) the live column of ids, negative where a slot is empty.
 
     Attributes:
-        epoch: rises when ids came by another way than a swap. What was drawn in this epoch, after
-            `refresh`, cannot be resident already.
+        epoch: rises after slots changed by another way than a swap. What was drawn in this epoch,
+            after `refresh`, cannot be resident already, and slots that a swap claimed in it still
+            hold what was judged.
     """
 
     def __init__(self, ids: Ints) -> None:
@@ -49,7 +50,11 @@ class Residents:
     def admitted(self, leaving: list[int], coming: list[int]) -> None:
         """Note that slots were filled or emptied by something else than a swap."""
         self.swapped(leaving, coming)
-        self.epoch += 1  # after the note: who sees this epoch finds the note, too
+        self.moved()  # after the note: who sees this epoch finds the note, too
+
+    def moved(self) -> None:
+        """Note that samples went to other slots, or their rows did."""
+        self.epoch += 1
 
     def refresh(self) -> None:
         """Bring the set up to date; called by the worker only."""

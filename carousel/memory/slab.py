@@ -168,7 +168,14 @@ class Slab:
         """Return rows that were taken and not published."""
         self._free.extend(rows)
 
-    def publish(self, slots: Ints, columns: Ints, leaving: list[int], coming: list[int]) -> None:
+    def publish(
+        self,
+        slots: Ints,
+        columns: Ints,
+        leaving: list[int],
+        coming: list[int],
+        freed_rows: list[int],
+    ) -> None:
         """Make filled spare rows the content of (n,) distinct slots, on the training thread.
 
         Args:
@@ -176,12 +183,12 @@ class Slab:
             columns: (5, n) what they become.
             leaving: ids that they hold now.
             coming: ids that they get.
+            freed_rows: n rows that they point to now.
         """
-        old_rows = self.table[slots].tolist()
         # Generations first: a row that is freed below is known to be torn by who still copies it.
         self.columns[:, slots] = columns
         self.residents.swapped(leaving, coming)
-        self._free.extend(old_rows)
+        self._free.extend(freed_rows)
 
     def move(self, sources: Ints, targets: Ints) -> None:
         """Give the samples of (n,) slots to (n,) empty slots; the sources become empty."""
@@ -191,6 +198,7 @@ class Slab:
         for column in (self.ids, self.labels, self.tasks):
             column[targets] = column[sources]
             column[sources] = EMPTY
+        self.residents.moved()
 
     def forget(self, ids: Named, labels: Named, tasks: Named) -> None:
         """Empty the slots of these ids, classes and tasks, and wipe every row that none names.
@@ -244,6 +252,7 @@ class Slab:
         for array in self.arrays.values():
             array[self.table[by_copy]] = array[self.table[used]]
         self._trade_rows(used, by_copy)
+        self.residents.moved()
 
     def _trade_rows(self, some: Ints, others: Ints) -> None:
         self.table[some], self.table[others] = self.table[others], self.table[some]

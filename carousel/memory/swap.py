@@ -290,14 +290,14 @@ class SwapEngine:
     def _publish(self, swap: Sealed) -> None:
         slab = self._slab
         if len(swap.coming):
-            swap = self._still_wanted(swap)
-            slab.publish(swap.slots, swap.columns, swap.leaving, swap.coming)
+            if swap.epoch != slab.residents.epoch:
+                swap = self._still_wanted(swap)
+            slab.publish(swap.slots, swap.columns, swap.leaving, swap.coming, swap.freed_rows)
             age = min(self._steps - swap.asked_at, STALENESS_BINS - 1)
             self.staleness[age] += len(swap.coming)
         if swap.unused_rows:
             slab.give_back(swap.unused_rows)
-        self._swapper.settled(swap.drawn)
-        self._swapper.busy[swap.claimed] = False
+        self._swapper.settled(swap.drawn, swap.claimed)
         self._in_flight -= swap.size
         self._tally.add_all(swap.counts)
 
@@ -305,8 +305,7 @@ class SwapEngine:
         """Without rows whose slot changed meanwhile, or whose sample was admitted elsewhere."""
         slab = self._slab
         unwanted = slab.generations[swap.slots] != swap.generations
-        if swap.epoch != slab.residents.epoch:
-            unwanted |= slab.resident(swap.columns[1])
+        unwanted |= slab.resident(swap.columns[1])
         return swap.without(unwanted) if unwanted.any() else swap
 
     def _raise_error(self) -> None:

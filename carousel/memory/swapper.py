@@ -48,7 +48,7 @@ class Swapper:
         pause: sleeps for seconds between retries; may return early.
 
     Attributes:
-        busy: (slots,) bool, slots with a request in flight. Set here, cleared by who publishes.
+        busy: (slots,) bool, slots with a request in flight; cleared by `release_settled`.
         breaker: whether storage is taken to be broken.
         write_back: saves what leaves.
     """
@@ -69,7 +69,7 @@ class Swapper:
         self._cold_for = _COLD_CHUNKS
         self._taken = _Taken(slab.residents)
         self._mark = np.zeros(slab.slots, np.int64)
-        self._settled: deque[Ints] = deque()
+        self._settled: deque[tuple[Ints, Ints]] = deque()
         self.busy = np.zeros(slab.slots, np.bool_)
         self.breaker = Breaker()
         self.write_back = WriteBack(slab, tier)
@@ -111,16 +111,21 @@ class Swapper:
         done = swap.done
         swap.tasks[done] = self._tier.tasks_of(swap.ids[done])
 
-    def settled(self, ids: Ints) -> None:
-        """Say that these ids are resident or given up; any thread may call it."""
-        self._settled.append(ids)
+    def settled(self, ids: Ints, slots: Ints) -> None:
+        """Say that these ids are resident or given up, and these slots changed or free.
+
+        Any thread may call it, after the slots changed.
+        """
+        self._settled.append((ids, slots))
 
     def release_settled(self) -> None:
-        """Let ids that are settled be drawn and evicted again, but for those now resident."""
+        """Let what is settled be drawn, evicted and asked for again, but for ids now resident."""
         settled = [self._settled.popleft() for _ in range(len(self._settled))]
         self._slab.residents.refresh()
         if settled:
-            self._release(np.concatenate(settled))
+            ids, slots = zip(*settled, strict=True)
+            self.busy[np.concatenate(slots)] = False
+            self._release(np.concatenate(ids))
 
     def abandon(self, swap: Swap) -> None:
         """Give a whole request up; never raises."""

@@ -53,7 +53,7 @@ def test_numpy_views_are_the_rows_themselves(coded):
     coded.fill_slab(slab, ints(0, 1, 2, 3))
     labels = coded.labels([0, 3])
     columns = np.stack([rows, ints(7, 8), labels, ints(1, 2), slab.generations[[0, 3]] + 1])
-    slab.publish(ints(0, 3), columns, [0, 3], [7, 8])
+    slab.publish(ints(0, 3), columns, [0, 3], [7, 8], slab.table[[0, 3]].tolist())
     assert torch.equal(gathered(slab, ints(0, 3))["x"], fields["x"])
     assert slab.ids.tolist() == [7, 1, 2, 8]
     assert slab.tasks.tolist() == [1, 1, 2, 2]
@@ -104,7 +104,8 @@ def test_any_sequence_of_changes_keeps_slots_whole(operations):
             ids = np.arange(fresh, fresh + len(filled))
             slab.arrays["x"][rows] = ids[:, None]
             columns = [rows, ids, slab.labels[filled], ids % 2, slab.generations[filled] + 1]
-            slab.publish(filled, np.stack(columns), slab.ids[filled].tolist(), ids.tolist())
+            leaving, freed_rows = slab.ids[filled].tolist(), slab.table[filled].tolist()
+            slab.publish(filled, np.stack(columns), leaving, ids.tolist(), freed_rows)
             model |= dict(zip(filled.tolist(), ids.tolist(), strict=True))
         elif name == "move" and len(filled):
             empty = ints(*(slot for slot in range(slab.capacity) if slot not in model))

@@ -159,6 +159,35 @@ def test_a_slot_that_changes_while_its_swap_is_in_flight_keeps_the_change(make_r
     assert rig.slab.free_rows == rig.slab.spares
 
 
+def test_a_sample_that_moves_to_another_slot_while_its_swap_is_in_flight_stays(make_rig):
+    rig = make_rig()
+    rig.slab.release(np.array([2]))
+    rig.ask([1])
+    while rig.engine._worker.finished.qsize() == 0:
+        pass
+    rig.slab.move(np.array([1]), np.array([2]))
+    rig.engine.step()
+    assert rig.slab.ids[[1, 2]].tolist() == [EMPTY, 1]
+    assert rig.engine.counters.stale == 1
+    rig.check()
+
+
+def test_a_sample_that_moves_to_another_row_while_its_swap_is_in_flight_stays(make_rig):
+    rig = make_rig(spares=2)
+    rig.ask([0, 1])  # they get the last rows, which go when there are fewer slots
+    rig.engine.drain()
+    before = rig.slab.ids[:2].tolist()
+    rig.slab.release(np.array([18, 19]))
+    rig.ask([0])
+    while rig.engine._worker.finished.qsize() == 0:
+        pass
+    rig.slab.set_capacity(18)
+    rig.engine.step()
+    assert rig.slab.ids[:2].tolist() == before
+    assert rig.engine.counters.stale == 1
+    rig.check()
+
+
 def test_a_sample_that_is_admitted_while_it_is_on_its_way_is_not_there_twice(make_rig, coded):
     rig = make_rig(slots=5, stored=10)  # each class has one resident and one other sample
     rig.ask([0])
