@@ -1,9 +1,12 @@
 """What swapping costs each of the seven methods: iteration time with it and without, p = 0.5.
 
-Every method trains twice on the same random pictures, once with the carousel turning and once
-with it at rest, in turns of 20 iterations; both sides save the same samples. The cost of a turn
-is CPU time of the training thread and the time it waited for a processor, as in
-`benchmarks.swap_overhead`. The first experience fills memory and storage, the second is measured.
+A method trains on random pictures, 20 iterations with the carousel turning and 20 with it at
+rest, in turns. Both sides are one training: the same weights at the same addresses, for two
+trainings without swapping already differ by 1 to 2 %, from where their tensors happen to lie
+(``--null`` swaps on neither side, and shows what is left of that). The cost of a turn is CPU time
+of the training thread and the time it waited for a processor, as in `benchmarks.swap_overhead`;
+to end what is in flight belongs to the turn. The first experience fills memory and storage, the
+second is measured.
 Run: ``python -m benchmarks.swap_overhead_seven [--json FILE] [--methods er,bic] [--blocks 60]``.
 """
 
@@ -11,9 +14,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import threading
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,10 @@ import torch
 from avalanche.training.plugins import SupervisedPlugin
 from torch import nn
 
-from benchmarks._harness import Row, interleave, report
+from benchmarks._harness import Row, report
 from benchmarks.swap_overhead import SMALL, convolutions, ratio_row, thread_seconds
 from carousel.data import Stream, to_benchmark
-from carousel.strategies import make_strategy
+from carousel.strategies import CarMPlugin, make_strategy
 
 CLASSES, A_CLASS = 50, 100
 STEPS = 20
@@ -66,122 +68,93 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.methods:
-            rows += measure(name, Path(folder), arguments.blocks)
-    report(rows, f"Swap overhead, p = 0.5, {arguments.blocks} paired blocks", arguments.json)
+            rows += measure(name, Path(folder) / name, arguments.blocks, null=arguments.null)
+    report(rows, f"Swap overhead, p = 0.5, {arguments.blocks} paired turns", arguments.json)
 
 
-def measure(name: str, folder: Path, blocks: int) -> list[Row]:
-    """The rows of one method."""
+def measure(name: str, folder: Path, blocks: int, *, null: bool = False) -> list[Row]:
+    """The rows of one method; with `null` the carousel rests on both sides."""
     load = LOADS[name]
-    width = _width_for(load.rows)  # one for both sides, or the models would differ
-    with ExitStack() as stack:
-        sides = {
-            kind: stack.enter_context(Side(name, load, width, folder / f"{name}-{kind}", swap=swap))
-            for kind, swap in (("off", False), ("on", True))
-        }
-        costs = interleave({kind: side.block for kind, side in sides.items()}, blocks)
-        swaps = sides["on"].strategy.memory.carousel.stats().swaps
+    stream = _stream()
+    torch.manual_seed(0)
+    model = convolutions(SMALL, _width_for(load.rows))
+    turns = Turns([False, not null], blocks)
+    strategy = make_strategy(
+        name,
+        load.options,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), 1e-3),
+        storage=folder,
+        memory_size=SMALL.slots,
+        transform=stream.transform,
+        train_mb_size=load.batch_size,
+        train_epochs=2,
+        plugins=[turns],
+    )
+    first, second, *_ = to_benchmark(stream).train_stream
+    with strategy.memory as memory:
+        strategy.train(first)
+        strategy.train_epochs = 1_000_000
+        turns.memory = memory
+        with suppress(_EnoughError):
+            strategy.train(second)
+        swaps = memory.carousel.stats().swaps
+    off, on = turns.costs[:, 0], turns.costs[:, 1]
     return [
-        Row(f"{name}: step without swapping, seconds", float(np.median(costs["off"]))),
-        ratio_row(f"{name}: iteration time, p = 0.5 / off", costs["on"] / costs["off"], LIMIT),
+        Row(f"{name}: step without swapping, seconds", float(np.median(off))),
+        ratio_row(f"{name}: iteration time, p = 0.5 / off", on / off, LIMIT),
         Row.at_least(f"{name}: done / requested", swaps.done / max(1, swaps.requested), 0.9),
     ]
 
 
-class Side(threading.Thread):
-    """A strategy that trains in a thread of its own, and only when it is its turn.
+class Turns(SupervisedPlugin):
+    """Lets the carousel of a training turn and rest in turns, and takes the time.
 
     Args:
-        name: of the method.
-        load: how it is trained.
-        width: of the model.
-        folder: of its storage.
-        swap: whether the carousel turns.
+        sides: whether it turns, side by side; every block begins with another one.
+        blocks: turns of each side, after one that does not count.
+
+    Attributes:
+        memory: of the training; None until turns begin.
+        costs: (blocks, sides) seconds a step.
     """
-
-    def __init__(self, name: str, load: Load, width: int, folder: Path, *, swap: bool) -> None:
-        super().__init__(daemon=True)
-        stream = _stream()
-        torch.manual_seed(0)
-        model = convolutions(SMALL, width)
-        self.turns = Turns()
-        self.strategy = make_strategy(
-            name,
-            load.options,
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), 1e-3),
-            storage=folder,
-            memory_size=SMALL.slots,
-            swap=swap,
-            transform=stream.transform,
-            train_mb_size=load.batch_size,
-            train_epochs=2,
-            plugins=[self.turns],
-        )
-        self._experiences = to_benchmark(stream).train_stream
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> Side:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.turns.enough = True
-        self.turns.go.release()
-        self.join()
-        self.strategy.memory.close()
-
-    def block(self) -> float:
-        """Seconds a step, over a turn."""
-        self.turns.go.release()
-        self.turns.done.acquire()
-        if self._failure is not None:
-            raise self._failure
-        return self.turns.cost
-
-    def run(self) -> None:
-        """Train until there were enough turns."""
-        torch.set_num_threads(1)
-        self.turns.go.acquire()
-        try:
-            self.strategy.train(self._experiences[0])
-            self.strategy.train_epochs = 1_000_000
-            self.turns.measuring = True
-            self.strategy.train(self._experiences[1])
-        except _EnoughError:
-            pass
-        except BaseException as error:
-            self._failure = error
-            self.turns.done.release()
-
-
-class Turns(SupervisedPlugin):
-    """Lets a strategy train a turn, and wait for the next one."""
 
     leaves_loss = True
 
-    def __init__(self) -> None:
+    def __init__(self, sides: Sequence[bool], blocks: int) -> None:
         super().__init__()
-        self.go, self.done = threading.Semaphore(0), threading.Semaphore(0)
-        self.cost = 0.0
-        self.measuring = self.enough = False
+        self.memory: CarMPlugin | None = None
+        self.costs = np.zeros((blocks, len(sides)))
+        self._sides = sides
+        self._turn = -1  # the rest of an iteration, before the first turn
         self._steps = 0
         self._start = 0.0
 
     def after_training_iteration(self, *_: Any, **__: Any) -> None:
         """The end of a step, and perhaps of the turn."""
-        if not self.measuring:
+        if self.memory is None:
             return
         self._steps += 1
-        if self._steps < STEPS:
-            return
-        self.cost = (thread_seconds() - self._start) / STEPS
-        self.done.release()
-        self.go.acquire()
-        if self.enough:
+        if self._steps == STEPS or self._turn < 0:
+            if self.memory.swaps:
+                self.memory.carousel.end_experience()
+            self._note((thread_seconds() - self._start) / STEPS)
+            self._turn += 1
+            self.memory.swaps = self._sides[self._side(self._turn)]
+            self._steps = 0
+            self._start = thread_seconds()
+
+    def _note(self, cost: float) -> None:
+        """What the turn cost; the first block does not count."""
+        block = self._turn // len(self._sides) - 1
+        if block >= 0:
+            self.costs[block, self._side(self._turn)] = cost
+        if self._turn == (len(self.costs) + 1) * len(self._sides) - 1:
             raise _EnoughError
-        self._steps = 0
-        self._start = thread_seconds()
+
+    def _side(self, turn: int) -> int:
+        block, place = divmod(turn, len(self._sides))
+        return (block + place) % len(self._sides)
 
 
 class _EnoughError(Exception):
@@ -219,6 +192,9 @@ def _parse_arguments() -> argparse.Namespace:
         "--methods", type=lambda text: text.split(","), default=list(LOADS), help="comma-separated"
     )
     parser.add_argument("--blocks", type=int, default=60, help="paired turns of each method")
+    parser.add_argument(
+        "--null", action="store_true", help="rest on both sides: the benchmark's own error"
+    )
     return parser.parse_args()
 
 
