@@ -5,6 +5,11 @@ behind the rest of backward. `step` updates what remains, commits, and begins to
 one. The result is that of updating in `step`, bit for bit: what would make it another one is
 refused.
 
+The arithmetic is done on a thread of its own, at most two of the largest parameters behind, so that
+backward goes on meanwhile; all of it is done when backward ends. As the thread may write to a
+parameter at any time from then on, it counts as changed as soon as its chunk is handed over, and
+torch refuses a backward that needs its old value.
+
 A parameter's gradient is looked at when the next one's comes, or when backward ends, not at once:
 by then every hook on it has run, whenever it was registered.
 """
@@ -12,7 +17,7 @@ by then every hook on it has run, whenever it was registered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -21,7 +26,8 @@ from torch import Tensor
 
 from carousel.errors import BadInputError, CarouselError, StorageError
 from carousel.offload.arrivals import Arrivals
-from carousel.offload.begun import Begun
+from carousel.offload.begun import Begun, numbers_of
+from carousel.offload.behind import Behind
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.checks import check_gradients
 from carousel.offload.engine import Visit
@@ -68,6 +74,8 @@ class InBackward:
         self._pass: _Pass | None = None
         self._accumulated = False
         self._order: tuple[Plan, list[int]] | None = None
+        self._behind = Behind(limit=0)
+        book.shelf.users.append(self._behind.close)
 
     @torch.no_grad()
     def come(self, param: Tensor) -> None:
@@ -120,6 +128,7 @@ class InBackward:
     def close(self) -> None:
         """Remove the hooks; what backward has begun stays without a commit."""
         self._hooks.close()
+        self._behind.close()
         self._pass = None
 
     def _current(self, param: Tensor) -> _Pass | None:
@@ -173,6 +182,7 @@ class InBackward:
         if current.left or current is not self._pass:
             return
         self._use(current)
+        self._catch_up(current)
         current.over = True
         for number, param in enumerate(current.params):
             if param.grad is not None and self._usable(param):
@@ -204,9 +214,31 @@ class InBackward:
             if final and current.begun is None:
                 groups, _ = self._look()
                 order = self._expected_order(current.arrivals)
+                self._behind.limit = max(param.numel() for param in current.params)
                 current.begun = Begun(self._book, groups, state, order)
             if final and current.begun is not None:
-                current.begun.add(final, state)
+                self._hand_over(current.begun, final, state)
+
+    def _hand_over(self, begun: Begun, final: Sequence[int], state: State) -> None:
+        """Have chunks updated, and refuse from now on whatever needs their old values."""
+        book = self._book
+        chunks = [book.shelf.states.plan.chunks[number] for number in final]
+        numbers = {number for chunk in chunks for number in numbers_of(chunk)}
+        given = [book.roster.params[n] for n in numbers if book.roster.params[n].grad is not None]
+        torch.autograd.graph.increment_version(given)
+
+        def add() -> None:
+            with torch.no_grad(), book.shelf.unbroken():
+                begun.add(final, state)
+
+        self._behind.hand(sum(chunk.numel for chunk in chunks), add)
+
+    def _catch_up(self, current: _Pass) -> None:
+        """Wait for what was handed over; an error of the optimizer's is for the next call."""
+        try:
+            self._behind.wait()
+        except CarouselError:
+            current.left = True
 
     def _usable(self, param: Tensor) -> bool:
         try:
@@ -226,6 +258,8 @@ class InBackward:
         current = self._pass
         if current is None:
             return None
+        with suppress(Exception):  # the shelf remembers it
+            self._behind.wait()
         if current.begun is not None and not current.over:
             with self._book.shelf.unbroken():
                 raise StorageError(

@@ -14,7 +14,7 @@ from carousel.offload.engine import Visit
 from carousel.offload.plan import Chunk
 from carousel.offload.ring import Fields
 
-__all__ = ["Begun"]
+__all__ = ["Begun", "numbers_of"]
 
 
 class Begun:
@@ -37,7 +37,7 @@ class Begun:
         self._update = book.prepare(groups, state)
         self._values = [_values(group) for group in groups]
         self._pinned = states.room.pinned
-        self._to_go = Counter(n for chunk in states.plan.chunks for n in _numbers(chunk))
+        self._to_go = Counter(n for chunk in states.plan.chunks for n in numbers_of(chunk))
         self._steps: dict[int, Tensor] = {}
         self._final: dict[int, None] = {}
         self._applied: set[int] = set()
@@ -130,7 +130,7 @@ class Begun:
 
     def _touched(self, number: int) -> bool:
         chunks = self._states.plan.chunks
-        return any(number in _numbers(chunks[chunk]) for chunk in self._applied)
+        return any(number in numbers_of(chunks[chunk]) for chunk in self._applied)
 
     def _in_sequence(self, rest: Mapping[int, Visit]) -> list[Visit]:
         """Chunks from the file: those that are being read already, then the others."""
@@ -143,7 +143,7 @@ class Begun:
         self._apply(self._states.plan.chunks[chunk], self._states.borrow(chunk), state)
 
     def _apply(self, chunk: Chunk, fields: Fields, state: State) -> None:
-        numbers = _numbers(chunk)
+        numbers = numbers_of(chunk)
         self._activate(numbers, state)
         self._update.apply([(chunk, fields)])  # parameters are on the host, so nothing has to cross
         self._applied.add(chunk.index)
@@ -172,6 +172,6 @@ def _values(group: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "lr": float(values["lr"]), "betas": tuple(map(float, values["betas"]))}
 
 
-def _numbers(chunk: Chunk) -> list[int]:
+def numbers_of(chunk: Chunk) -> list[int]:
     """Numbers of a chunk's parameters, each once."""
     return list(dict.fromkeys(segment.param for segment in chunk.segments))

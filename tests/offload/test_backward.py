@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
 from carousel.errors import BadInputError, StorageError, StorageIOError
-from carousel.offload import TieredAdamW
+from carousel.offload import TieredAdamW, update
 
 TIERS = {
     "ram": {},
@@ -158,24 +159,44 @@ def test_other_precisions(tmp_path, dtype, stored):
         optimizer.close()
 
 
-def test_chunks_are_updated_and_gradients_freed_within_backward(tmp_path):
-    net, ours = make("backward", tmp_path, **SMALL)
+def test_gradients_are_freed_within_backward(tmp_path):
+    net = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(16)))
+    ours = TieredAdamW(net.parameters(), storage=tmp_path, update_in="backward", **SMALL)
     before = [p.detach().clone() for p in net.parameters()]
     alive = []
     for param in net.parameters():
         param.register_post_accumulate_grad_hook(
-            lambda _: alive.append(sum(p.numel() for p in net.parameters() if p.grad is not None))
+            lambda _: alive.append(sum(p.grad is not None for p in net.parameters()))
         )
-    for step in range(2):  # the first shows the order, in which the second reads
+    for step in range(3):  # the first shows the order, in which the others read
         alive.clear()
-        loss_of(net, step).backward()
+        net(torch.randn(3, 64, generator=torch.Generator().manual_seed(step))).sum().backward()
         assert all(p.grad is None for p in net.parameters())
+        assert len(alive) == 16
+        assert max(alive) <= 4  # one comes, one was not looked at, two are behind
         ours.step()
-    changed = [
-        not torch.equal(a, b.detach()) for a, b in zip(before, net.parameters(), strict=True)
-    ]
-    assert sum(changed) == len(changed) - 1  # one is not used
-    assert max(alive) < sum(p.numel() for p in net.parameters()) / 2
+    pairs = zip(before, net.parameters(), strict=True)
+    assert not any(torch.equal(a, b.detach()) for a, b in pairs)
+    ours.close()
+
+
+def test_a_value_that_is_still_needed_counts_as_changed_before_it_is(monkeypatch):
+    real, go = update.fused_update, threading.Event()
+
+    def late(*args):
+        go.wait(10)
+        real(*args)
+
+    monkeypatch.setattr(update, "fused_update", late)
+    params = [nn.Parameter(torch.ones(64)) for _ in range(3)]
+    ours = TieredAdamW(params, update_in="backward", chunk_numel=64)
+    first, second, third = params
+    loss = (first * third.detach()).sum() + (second * 2).sum() + (third * 3).sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    go.set()
+    with pytest.raises(StorageError, match="broken off"):
+        ours.step()
     ours.close()
 
 
