@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Row", "interleave", "median_ratio", "parse_arguments", "report"]
+__all__ = ["Row", "interleave", "median_ratio", "parse_arguments", "report", "write_rows"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,14 @@ def report(rows: list[Row], title: str, json_file: Path | None = None) -> None:
         table.add_row(row.metric, f"{row.value:.4g}", row.target or "", met)
     Console().print(table)
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        write_rows(rows, json_file)
+
+
+def write_rows(rows: list[Row], json_file: Path) -> None:
+    """Write the rows as a list of JSON objects; the file is there whole, old or new."""
+    fresh = json_file.with_name(f".{json_file.name}.tmp")
+    fresh.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    fresh.replace(json_file)
 
 
 def interleave(
