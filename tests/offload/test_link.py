@@ -22,6 +22,7 @@ from carousel.offload.checks import check_devices
 from carousel.offload.cuda import CudaLink
 from carousel.offload.link import Cargo, HostLink
 from carousel.offload.plan import ParamSpec, make_plan
+from carousel.offload.update import copy_params
 
 SMALL = {"chunk_numel": 1024, "ram_budget": "700KiB"}
 """Buckets of 11 KiB: five chunks of 16 bits, one of 32."""
@@ -131,10 +132,19 @@ def borrowed(tensor):
 def linked(monkeypatch):
     """Puts a late device between parameters and host, for optimizers that are made after it."""
 
+    devices = []
+
     def link(*broken, kind=LateDevice, **options):
         device = kind(broken, **options)
+        devices.append(device)
         monkeypatch.setattr("carousel.offload.optim.link_for", lambda _: CudaLink(device))
+        monkeypatch.setattr("carousel.offload.book.copy_params", read)
         return device
+
+    def read(params, chunk, fields):
+        """A copy from a device into the host's own memory waits for the caller's stream."""
+        devices[-1].compute.synchronize()
+        copy_params(params, chunk, fields)
 
     yield link
     monkeypatch.undo()
