@@ -99,6 +99,7 @@ class InBackward:
                 can be put right may be, and `step` called again.
             StorageError: backward was broken off after it had updated parameters.
         """
+        self._book.shelf.check()
         begun = self._begun()
         self._refuse_scaled(scaling)
         if begun is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from carousel.errors import BadInputError
 from carousel.offload.book import Book, Groups, State
+from carousel.offload.checks import values_of
 from carousel.offload.engine import Visit
 from carousel.offload.plan import Chunk
 from carousel.offload.ring import Fields
@@ -35,7 +35,7 @@ class Begun:
         states = book.shelf.states
         self._book, self._states, self._params = book, states, book.roster.params
         self._update = book.prepare(groups, state)
-        self._values = [_values(group) for group in groups]
+        self._values = [values_of(group) for group in groups]
         self._pinned = states.room.pinned
         self._to_go = Counter(n for chunk in states.plan.chunks for n in numbers_of(chunk))
         self._steps: dict[int, Tensor] = {}
@@ -72,7 +72,7 @@ class Begun:
                 fix="call step() first",
             )
         for number, (group, before) in enumerate(zip(groups, self._values, strict=True)):
-            if (now := _values(group)) != before:
+            if (now := values_of(group)) != before:
                 name = next(name for name in now if now[name] != before[name])
                 raise BadInputError(
                     f"{name} of group {number} was {before[name]} in backward and is {now[name]}",
@@ -161,15 +161,6 @@ class Begun:
             made = self._book.activate(fresh, state)
             self._update.active.update(made)
             self._steps.update({number: active.step for number, active in made.items()})
-
-
-_HYPER = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
-
-
-def _values(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What the kernel takes from a group, as it is now."""
-    values = {name: group[name] for name in _HYPER}
-    return {**values, "lr": float(values["lr"]), "betas": tuple(map(float, values["betas"]))}
 
 
 def numbers_of(chunk: Chunk) -> list[int]:

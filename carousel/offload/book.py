@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from carousel.errors import BadInputError
-from carousel.offload.checks import plain_group
+from carousel.offload.checks import plain_group, values_of
 from carousel.offload.commit import Moment, pack_payload
 from carousel.offload.engine import Visit
 from carousel.offload.link import Link
 from carousel.offload.loading import Loaded
-from carousel.offload.roster import Roster
+from carousel.offload.roster import Roster, digest_of
 from carousel.offload.settings import OffloadSettings
 from carousel.offload.shelf import Shelf
-from carousel.offload.sources import MASTER, OldStates, Packed, gather
+from carousel.offload.sources import MASTER, Packed, fill, gather
+from carousel.offload.states import States
 from carousel.offload.sweep import Sweep
 from carousel.offload.update import Active, Update, copy_params, flatten
 
-__all__ = ["Book", "Groups", "Payload", "State"]
+__all__ = ["Book", "Groups", "Payload", "State", "facts_of", "refuse_large"]
 
 Groups: TypeAlias = Sequence[dict[str, Any]]
 State: TypeAlias = MutableMapping[Tensor, Any]
@@ -71,21 +72,35 @@ class Book:
         fresh = Roster.of(groups, state)
         numbers = self.roster.carried(fresh, state)
         states = self.shelf.states
-        self.shelf.move(
-            fresh,
-            lambda: OldStates(states, numbers),
-            lambda: self._moment(fresh, groups, state),
-        )
+        team = self.shelf.team
+
+        def refill(new: States, step: int, every: bool) -> None:
+            source = team.old_states(states, numbers)
+            team.fill(new, source, fresh.params, step, every=every)
+
+        self.shelf.move(fresh, refill, lambda: self._moment(fresh, groups, state))
         self.roster = fresh
 
-    def update(self, groups: Groups, state: State, grad_scale: Tensor | None) -> None:
+    def update(
+        self,
+        groups: Groups,
+        state: State,
+        grad_scale: Tensor | None,
+        grads: Mapping[int, Tensor] | None = None,
+    ) -> None:
         """Take a step; parameters and gradients were checked.
+
+        Args:
+            groups: with the hyper-parameters that it goes by.
+            state: of before it.
+            grad_scale: what gradients are divided by.
+            grads: by number, None: those of the parameters.
 
         Raises:
             CarouselError: what a thread met; the last commit is intact.
         """
         update = self.prepare(groups, state, grad_scale)
-        update.active.update(self.activate(range(len(self.roster.params)), state))
+        update.active.update(self.activate(range(len(self.roster.params)), state, grads))
         visits = update.visits(update.active)
         self.apply(update, self.begin(visits))
         self.expect(visits)
@@ -217,11 +232,11 @@ class Book:
     def replace(self, loaded: Loaded, groups: Groups, state: State) -> None:
         """Give the states another content; `groups` and `state` have theirs already."""
         fresh = Roster.of(groups, state)
-        self.shelf.move(
-            fresh,
-            lambda: Packed(loaded.state),
-            lambda: self._moment(fresh, groups, state),
-        )
+
+        def refill(new: States, step: int, every: bool) -> None:
+            fill(new, Packed(loaded.state), fresh.params, step, every=every)
+
+        self.shelf.move(fresh, refill, lambda: self._moment(fresh, groups, state))
         self.roster = fresh
 
     def states_of(
@@ -234,7 +249,7 @@ class Book:
         """
         self.shelf.states.flush()
         every = range(len(self.roster.params))
-        source = OldStates(self.shelf.states, dict(zip(every, every, strict=True)))
+        source = self.shelf.team.old_states(self.shelf.states, dict(zip(every, every, strict=True)))
         full: dict[Tensor, dict[str, Tensor]] = {}
         masters: dict[int, Tensor] = {}
         for number in numbers:
@@ -247,6 +262,34 @@ class Book:
                     masters[number] = made.pop(MASTER)
                 full[param] = {"step": kept["step"].clone(), **made}
         return full, masters
+
+    def facts(self, groups: Groups, state: State) -> dict[str, object]:
+        """What is the same on all ranks that share the work.
+
+        Raises:
+            BadInputError: a parameter has state that cannot be its own.
+        """
+        same = self.roster.holds(groups, state)
+        roster = self.roster if same else Roster.of(groups, state)
+        known = {id(param) for param in self.roster.params}
+        fresh = [param for param in roster.params if id(param) not in known]
+        if not same:
+            self.roster.carried(roster, state)
+        return {
+            "parameters": (roster.digest, same),
+            "hyper-parameters": [values_of(group) for group in groups],
+            "numbers of steps": self.steps,
+            "values of new parameters": digest_of(fresh),
+        }
+
+    def first_facts(self, groups: Groups) -> dict[str, object]:
+        """What is the same on all ranks that make a new optimizer."""
+        return {
+            **facts_of(self.settings, self.roster),
+            "hyper-parameters": [values_of(group) for group in groups],
+            "sizes of chunks, which follow from ram_budget,": self.shelf.states.plan.chunk_numel,
+            "values of parameters": digest_of(self.roster.params),
+        }
 
     def check_groups(self, groups: Groups) -> None:
         """Refuse hyper-parameters that cannot be committed, if there are commits.
@@ -288,13 +331,23 @@ def _plain(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [plain_group(group, len(group["params"])) for group in groups]
 
 
+def facts_of(settings: OffloadSettings, roster: Roster) -> dict[str, object]:
+    """What is the same on all ranks, before there are states."""
+    frozen = [p for p, s in zip(roster.params, roster.specs, strict=True) if not s.stored]
+    return {
+        "parameters": roster.digest,
+        "options": settings.common,
+        "values of frozen parameters": digest_of(frozen),
+    }
+
+
 def refuse_large(book: Book) -> None:
     """Refuse to hold all states at once where the budget does not allow it.
 
     Raises:
         BadInputError: it does not.
     """
-    budget, needed = book.settings.budget, book.shelf.states.room.state_bytes
+    budget, needed = book.settings.budget, book.shelf.states.whole_bytes
     if budget is not None and needed > budget:
         raise BadInputError(
             f"state_dict() would take {needed} bytes and ram_budget is {budget}",

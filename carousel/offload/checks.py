@@ -18,6 +18,8 @@ __all__ = [
     "check_parameter",
     "clip",
     "plain_group",
+    "refuse_scaled",
+    "values_of",
 ]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -112,14 +114,22 @@ def clip(params: Sequence[Tensor], limit: float | None, grad_scale: Tensor | Non
     Raises:
         BadInputError: they are.
     """
-    if limit is None:
-        return
-    if grad_scale is not None:
+    refuse_scaled(limit, grad_scale)
+    if limit is not None:
+        clip_grad_norm_([param for param in params if param.grad is not None], limit)
+
+
+def refuse_scaled(limit: float | None, grad_scale: Tensor | None) -> None:
+    """Refuse to clip what is still to be divided by a scale.
+
+    Raises:
+        BadInputError: there is a limit and a scale.
+    """
+    if limit is not None and grad_scale is not None:
         raise BadInputError(
             "clip_norm is given and the gradients are scaled",
             fix="call scaler.unscale_(optimizer) before scaler.step(optimizer)",
         )
-    clip_grad_norm_([param for param in params if param.grad is not None], limit)
 
 
 def _check_gradient(param: Tensor, device: torch.device) -> None:
@@ -173,6 +183,15 @@ def plain_group(group: Mapping[str, Any], count: int) -> dict[str, Any]:
     """
     kept = {name: _plain(name, value) for name, value in group.items() if name != "params"}
     return {**kept, "count": count}
+
+
+_HYPER = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
+
+
+def values_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What the kernel takes from a group, as it is now."""
+    values = {name: group[name] for name in _HYPER}
+    return {**values, "lr": float(values["lr"]), "betas": tuple(map(float, values["betas"]))}
 
 
 def _plain(name: str, value: Any) -> Any:

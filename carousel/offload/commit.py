@@ -2,8 +2,9 @@
 
 It lies in an LMDB storage of the toolkit, beside the states' file: that is where the owner's lock,
 the marker of a clean end, and the checks of foreign and damaged files come from. One transaction
-replaces the record whole. With several processes each has a storage of its own; a recovery then
-takes the newest step that all of them have, so the record names the step and not the time.
+replaces the record whole. With several ranks each has a storage of its own, numbers its commits as
+the others do, and keeps the last but one: a kill may leave some of them one commit ahead, and a
+recovery takes the newest that all of them have.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ __all__ = [
 
 logger = logging.getLogger("carousel.offload")
 
-_PLAN, _RECORD, _PAYLOAD = "offload/plan", "offload/commit", "offload/payload"
+_PLAN, _RECORD, _PAYLOAD = _KEYS = "offload/plan", "offload/commit", "offload/payload"
+_BEFORE = tuple(f"{key}-before" for key in _KEYS)
 _FORMAT = 1
 
 
@@ -65,6 +67,7 @@ class Commit:
         moment: what the calling thread knew.
         chunks: where the records are.
         written_bytes: of records, to the folder since it was made.
+        number: of the commit, from 1, where several ranks have to find the same one; else 0.
     """
 
     plan: str
@@ -73,6 +76,7 @@ class Commit:
     chunks: Committed
     written_bytes: int = 0
     format: int = field(default=_FORMAT)
+    number: int = 0
 
 
 class CommitLog:
@@ -81,6 +85,7 @@ class CommitLog:
     Args:
         folder: made when missing.
         durability: ``durable`` and ``bounded`` survive power loss, ``process`` a kill.
+        ranks: number the commits, and keep the last but one.
 
     Raises:
         BadInputError: another optimizer, or a tier, of this process has the folder.
@@ -88,7 +93,7 @@ class CommitLog:
         StorageError: what is there cannot be used.
     """
 
-    def __init__(self, folder: Path, durability: Durability) -> None:
+    def __init__(self, folder: Path, durability: Durability, *, ranks: bool = False) -> None:
         if is_open(folder):
             raise BadInputError(
                 f"{folder} is open in this process already",
@@ -98,6 +103,20 @@ class CommitLog:
         # before it names are overwritten by then.
         kind: Durability = "durable" if durability == "bounded" else durability
         self._tier = LMDBTier(folder, durability=kind, sync=True)
+        self._ranks = ranks
+        self._newest: int | None = None
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest commit, 0 if there is none or it has none.
+
+        Raises:
+            StorageCorruptedError: the record cannot be read.
+        """
+        if self._newest is None:
+            found = self.read()
+            self._newest = 0 if found is None else found[1].number
+        return self._newest
 
     @property
     def empty(self) -> bool:
@@ -120,27 +139,61 @@ class CommitLog:
         """
         fields = asdict(replace(commit, moment=replace(commit.moment, payload=b"")))
         del fields["moment"]["payload"]
-        items = {_RECORD: _json(fields), _PAYLOAD: commit.moment.payload}
+        del fields["number"]
+        items: dict[str, bytes] = {}
+        if self._ranks:
+            fields["number"] = self.newest + 1
+            items = self._copy(_KEYS, _BEFORE)
+        items |= {_RECORD: _json(fields), _PAYLOAD: commit.moment.payload}
         if plan is not None:
             items[_PLAN] = _json(plan)
         self._tier.put_meta(items)
+        self._newest = fields.get("number", 0)
+
+    def has(self, number: int) -> bool:
+        """Whether `go_back_to` can go to this commit.
+
+        Raises:
+            StorageCorruptedError: a record cannot be read.
+        """
+        if number == self.newest:
+            return True
+        found = read_commit(self._tier, self._tier.path, _BEFORE)
+        return found is not None and found[1].number == number
+
+    def go_back_to(self, number: int) -> None:
+        """Forget a commit that is newer than this one, which is there.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        if number != self.newest:
+            self._tier.put_meta(self._copy(_BEFORE, _KEYS))
+            self._newest = number
+
+    def _copy(self, keys: Sequence[str], to: Sequence[str]) -> dict[str, bytes]:
+        values = [self._tier.get_meta(key) for key in keys]
+        return {new: value for new, value in zip(to, values, strict=True) if value is not None}
 
     def close(self) -> None:
         """Give the folder back."""
         self._tier.close()
 
 
-def read_commit(tier: StorageTier, folder: Path) -> tuple[dict[str, Any], Commit] | None:
+def read_commit(
+    tier: StorageTier, folder: Path, keys: Sequence[str] = _KEYS
+) -> tuple[dict[str, Any], Commit] | None:
     """The plan as plain types and the newest commit in a storage; None when there is none.
 
     Args:
         tier: the storage, open for writing or for reading only.
         folder: what to call it in an error.
+        keys: of plan, record and payload.
 
     Raises:
         StorageCorruptedError: the record cannot be read.
     """
-    plan, record = tier.get_meta(_PLAN), tier.get_meta(_RECORD)
+    plan, record, payload = (tier.get_meta(key) for key in keys)
     if plan is None or record is None:
         return None
     try:
@@ -158,8 +211,7 @@ def read_commit(tier: StorageTier, folder: Path) -> tuple[dict[str, Any], Commit
             f"the commit record of {folder} has format {commit.format} and this "
             f"version reads {_FORMAT}; update Carousel"
         )
-    payload = tier.get_meta(_PAYLOAD) or b""
-    return saved, replace(commit, moment=replace(moment, payload=payload))
+    return saved, replace(commit, moment=replace(moment, payload=payload or b""))
 
 
 def is_commit_log(tier: StorageTier) -> bool:

@@ -57,6 +57,7 @@ class Delayed:
             BadInputError: a parameter was changed since the last step, too.
         """
         book = self._book
+        book.shelf.check()
         self._refuse_changed(state)
         if book.settings.write_limit is not None:
             self._wait()  # what the pending step writes counts

@@ -31,6 +31,7 @@ class Home:
         durability: what a commit survives; ``ephemeral``: there are no commits.
         io: how the states' file is read and written.
         write_limit: bytes that may be written to it in all, None for no limit.
+        ranks: whether it is of one of several ranks; see `CommitLog`.
 
     Attributes:
         wear: what was written to it.
@@ -47,12 +48,13 @@ class Home:
         durability: Durability,
         io: IoKind,
         write_limit: int | None = None,
+        ranks: bool = False,
     ) -> None:
         self.folder = folder
         self.durability: Durability = durability
         self._io: IoKind = io
         self.wear = Wear(write_limit)
-        self._log = CommitLog(folder, durability)
+        self._log = CommitLog(folder, durability, ranks=ranks)
 
     @staticmethod
     def clear(folder: Path) -> None:
@@ -95,6 +97,27 @@ class Home:
                 fix="use TieredAdamW.resume, fresh=True to discard it, or another path",
             )
         self.keep_only(None)
+
+    @property
+    def newest(self) -> int:
+        """See `CommitLog.newest`."""
+        return self._log.newest
+
+    def require(self, number: int) -> None:
+        """Refuse a commit that is neither the newest one nor the one before.
+
+        Raises:
+            StorageCorruptedError: it is not there.
+        """
+        if not self._log.has(number):
+            raise StorageCorruptedError(
+                f"{self.folder} is at commit {self._log.newest} and another rank's newest is "
+                f"{number}; restore copies of the same moment"
+            )
+
+    def go_back_to(self, number: int) -> None:
+        """See `CommitLog.go_back_to`."""
+        self._log.go_back_to(number)
 
     def read(self) -> tuple[Plan, dict[str, Any], Commit]:
         """The newest commit with its plan, and the plan's options.

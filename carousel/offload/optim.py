@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -18,14 +18,16 @@ from torch.optim import Optimizer
 from carousel.at_exit import close_at_exit
 from carousel.errors import BadInputError
 from carousel.offload.backward import InBackward, Microbatches
-from carousel.offload.book import Book, Payload, refuse_large
+from carousel.offload.book import Book, Payload, facts_of, refuse_large
 from carousel.offload.checks import check_devices, check_hyper_parameters, check_parameter
 from carousel.offload.commit import pack_payload
 from carousel.offload.deepspeed import from_deepspeed
 from carousel.offload.delay import Delayed
 from carousel.offload.forecast import log_wear
+from carousel.offload.in_ranks import InRanks
 from carousel.offload.link import Link, link_for
 from carousel.offload.loading import MASTERS, check_state_dict, whole_or_not
+from carousel.offload.ranks import Ranks, team_of
 from carousel.offload.recovery import Recovery
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
@@ -33,8 +35,12 @@ from carousel.offload.shelf import Shelf
 from carousel.offload.states_file import IoKind
 from carousel.offload.stats import OffloadStats
 from carousel.offload.stepping import AtOnce, Scaling, Stepping
+from carousel.offload.team import Call
 from carousel.offload.transfer import export_states, open_states
 from carousel.storage.tier import Durability
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Payload", "TieredAdamW"]
 
@@ -90,6 +96,9 @@ class TieredAdamW(Optimizer):
         max_bytes_written: bytes, or a size like ``"2TiB"``, that may be written to the storage in
             all its life, for flash wears; a step that would exceed it is refused.
         master: ``"auto"``, or ``"none"``: 16-bit parameters have 16-bit states and no masters.
+        process_group: of ranks that share the work, such as ``torch.distributed.group.WORLD``; all
+            make the same calls. Each averages the gradients of, keeps the states of, and updates
+            its share of the chunks (ZeRO-2). `storage` has a folder for each rank.
 
     Attributes:
         resumed_payload: what was committed with the states that `resume` found, None if nothing.
@@ -142,23 +151,8 @@ class TieredAdamW(Optimizer):
         delay_from: int = 40,
         update_in: Literal["step", "backward"] = "step",
         max_bytes_written: int | str | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        settings = OffloadSettings(
-            ram_budget=ram_budget,
-            storage=storage,
-            durability=durability,
-            commit_every=commit_every,
-            clip_norm=clip_norm,
-            chunk_numel=chunk_numel,
-            ring=ring,
-            readers=readers,
-            io=io,
-            master=master,
-            delay=delay,
-            delay_from=delay_from,
-            update_in=update_in,
-            max_bytes_written=max_bytes_written,
-        )
         hyper = {
             "lr": lr,
             "betas": betas,
@@ -168,10 +162,30 @@ class TieredAdamW(Optimizer):
             "maximize": maximize,
             "decoupled_weight_decay": decoupled,
         }
-        roster = self._set_up(params, hyper)
-        settings, link = _linked(settings, roster)
-        shelf = Shelf.for_new(roster, settings, fresh=fresh)
-        self._keep(_open_book(settings, roster, shelf, link), payload)
+        team = team_of(process_group)
+        with _closed_on_error(self), team.together("TieredAdamW(...)") as meeting:
+            settings = OffloadSettings(
+                ram_budget=ram_budget,
+                storage=storage,
+                durability=durability,
+                commit_every=commit_every,
+                clip_norm=clip_norm,
+                chunk_numel=chunk_numel,
+                ring=ring,
+                readers=readers,
+                io=io,
+                master=master,
+                delay=delay,
+                delay_from=delay_from,
+                update_in=update_in,
+                max_bytes_written=max_bytes_written,
+                share=team.share,
+            )
+            roster = self._set_up(params, hyper)
+            settings, link = _linked(settings, roster)
+            shelf = Shelf.for_new(roster, settings, team, fresh=fresh)
+            self._keep(_open_book(settings, roster, shelf, link), payload)
+            meeting.facts = lambda: self._book.first_facts(self.param_groups)
 
     @classmethod
     def resume(
@@ -180,6 +194,7 @@ class TieredAdamW(Optimizer):
         storage: str | Path,
         *,
         payload: Payload | None = None,
+        process_group: ProcessGroup | None = None,
         **options: Any,
     ) -> Self:
         """Go on from the newest commit: parameters, states and hyper-parameters are those of then.
@@ -188,6 +203,8 @@ class TieredAdamW(Optimizer):
             params: parameters or groups as they were given first; their values are replaced.
             storage: the folder.
             payload: as for the constructor.
+            process_group: as for the constructor, of as many ranks as before; they go on from the
+                newest commit that all of them have.
             **options: ``ram_budget``, ``durability``, ``commit_every``, ``clip_norm``, ``ring``,
                 ``readers``, ``io``, ``delay``, ``delay_from``, ``update_in``,
                 ``max_bytes_written``, as for the constructor; they may differ from before.
@@ -197,15 +214,19 @@ class TieredAdamW(Optimizer):
             SchemaMismatchError: it is of other parameters.
             StorageError: it was damaged since; nothing was changed.
         """
-        settings = OffloadSettings(storage=storage, **options)
         self = cls.__new__(cls)
-        roster = self._set_up(params, dict(_DEFAULTS))
-        settings, link = _linked(settings, roster)
-        recovery = Recovery.of(settings, roster)
-        book = _open_book(settings, roster, recovery.shelf, link)
-        book.roster = recovery.apply(self.param_groups, self.state)
-        book.steps, book.payload = recovery.steps, recovery.payload_bytes
-        self._keep(book, payload)
+        team = team_of(process_group)
+        with team.together("TieredAdamW.resume") as meeting:
+            settings = OffloadSettings(storage=storage, share=team.share, **options)
+            roster = self._set_up(params, dict(_DEFAULTS))
+            settings, link = _linked(settings, roster)
+            meeting.facts = lambda: facts_of(settings, roster)
+        recovery = Recovery.of(settings, roster, team)
+        book = self._book = _open_book(settings, roster, recovery.shelf, link)
+        with _closed_on_error(self):
+            book.roster = recovery.apply(self.param_groups, self.state)
+            book.steps, book.payload = recovery.steps, recovery.payload_bytes
+            self._keep(book, payload)
         self.resumed_payload = recovery.payload
         return self
 
@@ -246,7 +267,6 @@ class TieredAdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._book.shelf.check()
         scaling = Scaling(getattr(self, "found_inf", None), getattr(self, "grad_scale", None))
         self._stepping.step(self.param_groups, self.state, scaling)
         return loss
@@ -290,12 +310,14 @@ class TieredAdamW(Optimizer):
             raise BadInputError(
                 "there is nothing to commit to", fix="give storage=PATH and another durability"
             )
-        self._settle()
-        book.check_groups(self.param_groups)
+        with self._together("commit"):
+            book.check_groups(self.param_groups)
+            payload = pack_payload(extra)
         book.follow(self.param_groups, self.state)
-        book.payload = pack_payload(extra)
-        book.commit(self.param_groups, self.state)
-        book.shelf.states.flush()
+        book.payload = payload
+        with book.shelf.team.together("commit"):
+            book.commit(self.param_groups, self.state)
+            book.shelf.states.flush()
 
     def flush(self) -> None:
         """Wait until everything is applied, written and committed that is to be.
@@ -319,8 +341,8 @@ class TieredAdamW(Optimizer):
             BadInputError: it is larger than the budget.
         """
         book = self._book
-        self._settle()
-        refuse_large(book)
+        with self._together("state_dict"):
+            refuse_large(book)
         book.follow(self.param_groups, self.state)
         full, masters = book.states_of(range(len(book.roster.params)), self.state)
         light, self.state = self.state, defaultdict(dict, full)
@@ -337,13 +359,15 @@ class TieredAdamW(Optimizer):
             BadInputError: it does not fit; nothing was changed.
             TierFullError: the disk is full, or `max_bytes_written` used up; nothing was changed.
         """
-        self._book.shelf.check()
-        self._stepping.check()
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            state_dict = before(self, state_dict) or state_dict
-        loaded = check_state_dict(state_dict, self.param_groups)
-        for values in loaded.groups:
-            check_hyper_parameters({**self.defaults, **values})
+        with self._book.shelf.team.together("load_state_dict") as meeting:
+            self._book.shelf.check()
+            self._stepping.check()
+            for before in self._optimizer_load_state_dict_pre_hooks.values():
+                state_dict = before(self, state_dict) or state_dict
+            loaded = check_state_dict(state_dict, self.param_groups)
+            for values in loaded.groups:
+                check_hyper_parameters({**self.defaults, **values})
+            meeting.facts = lambda: {"state_dicts": (loaded.groups, list(loaded.steps.items()))}
         with whole_or_not(self):
             for group, values in zip(self.param_groups, loaded.groups, strict=True):
                 group.update({**values, **_OWN})
@@ -366,7 +390,8 @@ class TieredAdamW(Optimizer):
             StorageIOError: it cannot be written.
         """
         book = self._book
-        self._settle()
+        with self._together("export"):
+            pass
         book.follow(self.param_groups, self.state)
         export_states(Path(path), book, self.param_groups, self.state)
 
@@ -427,6 +452,16 @@ class TieredAdamW(Optimizer):
         self._book.shelf.check()
         self._stepping.settle(self.param_groups, self.state)
 
+    @contextmanager
+    def _together(self, call: Call) -> Iterator[None]:
+        """A block for what all ranks do at the same time, with everything brought up."""
+        book = self._book
+        with book.shelf.team.together(call) as meeting:
+            self._settle()
+            book.shelf.states.await_commit()
+            meeting.facts = lambda: book.facts(self.param_groups, self.state)
+            yield
+
     def _keep(self, book: Book, payload: Payload | None) -> None:
         self._book, book.make_payload = book, payload
         log_wear(book)
@@ -434,6 +469,17 @@ class TieredAdamW(Optimizer):
         self._stepping = _stepping_of(book, self)
         weakref.finalize(self, book.shelf.close_quietly).atexit = False
         close_at_exit(book.shelf)
+
+
+@contextmanager
+def _closed_on_error(optimizer: TieredAdamW) -> Iterator[None]:
+    """Give the folder back if it is not going to be used."""
+    try:
+        yield
+    except BaseException:
+        if hasattr(optimizer, "_book"):
+            optimizer._book.shelf.close_quietly()
+        raise
 
 
 def _linked(settings: OffloadSettings, roster: Roster) -> tuple[OffloadSettings, Link]:
@@ -452,6 +498,8 @@ def _open_book(settings: OffloadSettings, roster: Roster, shelf: Shelf, link: Li
 
 
 def _stepping_of(book: Book, optimizer: TieredAdamW) -> Stepping:
+    if isinstance(book.shelf.team, Ranks):
+        return InRanks(book, book.shelf.team)
     if book.settings.update_in == "backward":
         there = weakref.proxy(optimizer)  # hooks must not keep it alive
         return InBackward(book, lambda: (there.param_groups, there.state), optimizer._microbatches)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import groupby, zip_longest
+from typing import Any, TypeAlias
 
 from xxhash import xxh3_128_hexdigest
 
 from carousel.errors import BadInputError
 
-__all__ = ["CUT", "Chunk", "ParamSpec", "Plan", "Segment", "make_plan"]
+__all__ = ["CUT", "WHOLE", "Chunk", "ParamSpec", "Plan", "Round", "Segment", "Share", "make_plan"]
 
 CUT = 64
 """Parameters are cut at multiples of this many elements."""
@@ -82,53 +82,82 @@ class Chunk:
     segments: tuple[Segment, ...]
 
 
+Round: TypeAlias = tuple["Chunk | None", ...]
+"""Chunks of one dtype that the processes have at the same time, by rank; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of the work that one of several processes has.
+
+    Args:
+        rank: of the process, from 0.
+        world: how many there are.
+
+    Example:
+        >>> Share(1, 4).folder
+        'rank-1-of-4'
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def folder(self) -> str:
+        """What the folder of its states is called, within that of all of them."""
+        return f"rank-{self.rank}-of-{self.world}"
+
+
+WHOLE = Share()
+"""Of a process that does all the work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All chunks of some parameters.
+    """The chunks of some parameters that are one process's to update.
 
     Attributes:
         specs: the parameters, in the order of their groups.
         chunk_numel: most elements of a chunk.
-        chunks: by number.
+        chunks: of the share, by number.
         digest: 32 hexadecimal digits that differ when anything of this does.
+        share: which chunks they are.
+        rounds: all chunks of all processes, numbered as in the plan of one process.
     """
 
     specs: tuple[ParamSpec, ...]
     chunk_numel: int
     chunks: tuple[Chunk, ...]
     digest: str = field(compare=False)
-
-    def shard(self, rank: int, world: int) -> range:
-        """The chunks of one of `world` processes that share the work.
-
-        Example:
-            >>> plan = make_plan([ParamSpec((640,), "float32")], 64)
-            >>> list(plan.shard(1, 4))
-            [2, 3, 4]
-        """
-        count = len(self.chunks)
-        return range(count * rank // world, count * (rank + 1) // world)
+    share: Share = WHOLE
+    rounds: tuple[Round, ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """What `make_plan` needs to make it again, as plain types."""
-        return {
+        plain = {
             "chunk_numel": self.chunk_numel,
             "specs": [[list(s.shape), s.dtype, s.amsgrad, s.stored] for s in self.specs],
         }
+        if self.share == WHOLE:
+            return plain
+        return {**plain, "share": [self.share.rank, self.share.world]}
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Plan:
         """The plan of `to_json`."""
         specs = [ParamSpec(tuple(shape), *rest) for shape, *rest in saved["specs"]]
-        return make_plan(specs, int(saved["chunk_numel"]))
+        return make_plan(specs, int(saved["chunk_numel"]), Share(*saved.get("share", (0, 1))))
 
 
-def make_plan(specs: Sequence[ParamSpec], chunk_numel: int) -> Plan:
+def make_plan(specs: Sequence[ParamSpec], chunk_numel: int, share: Share = WHOLE) -> Plan:
     """Cut and pack parameters.
+
+    Processes take turns at the chunks of a dtype: one chunk each makes a round.
 
     Args:
         specs: in the order of the optimizer's groups.
         chunk_numel: most elements of a chunk, a multiple of 64.
+        share: of the process.
 
     Raises:
         BadInputError: `chunk_numel` is no positive multiple of 64.
@@ -137,6 +166,9 @@ def make_plan(specs: Sequence[ParamSpec], chunk_numel: int) -> Plan:
         >>> plan = make_plan([ParamSpec((100,), "float32"), ParamSpec((3,), "float32")], 64)
         >>> [[(s.param, s.start, s.length) for s in chunk.segments] for chunk in plan.chunks]
         [[(1, 0, 3)], [(0, 0, 64)], [(0, 64, 36)]]
+        >>> plan = make_plan([ParamSpec((640,), "float32")], 64, Share(1, 4))
+        >>> [chunk.segments[0].start for chunk in plan.chunks]
+        [64, 320, 576]
     """
     if chunk_numel < CUT or chunk_numel % CUT:
         raise BadInputError(
@@ -147,9 +179,25 @@ def make_plan(specs: Sequence[ParamSpec], chunk_numel: int) -> Plan:
         for packed in _pack((piece[1:] for piece in run), chunk_numel):
             end = packed[-1].offset + packed[-1].length
             chunks.append(Chunk(len(chunks), dtype, amsgrad, end, tuple(packed)))
-    plan = Plan(tuple(specs), chunk_numel, tuple(chunks), "")
+    rounds = _rounds(chunks, share.world)
+    plan = Plan(tuple(specs), chunk_numel, _shared(chunks, rounds, share), "", share, rounds)
     text = json.dumps(plan.to_json(), separators=(",", ":"))
-    return Plan(plan.specs, chunk_numel, plan.chunks, xxh3_128_hexdigest(text.encode()))
+    return replace(plan, digest=xxh3_128_hexdigest(text.encode()))
+
+
+def _rounds(chunks: Sequence[Chunk], world: int) -> tuple[Round, ...]:
+    rounds: list[Round] = []
+    for dtype in dict.fromkeys(chunk.dtype for chunk in chunks):
+        alike = [chunk for chunk in chunks if chunk.dtype == dtype]
+        rounds += zip_longest(*(alike[rank::world] for rank in range(world)))
+    return tuple(rounds)
+
+
+def _shared(chunks: Sequence[Chunk], rounds: Sequence[Round], share: Share) -> tuple[Chunk, ...]:
+    if share == WHOLE:
+        return tuple(chunks)
+    own = [chunk for turn in rounds if (chunk := turn[share.rank]) is not None]
+    return tuple(replace(chunk, index=number) for number, chunk in enumerate(own))
 
 
 _Piece = tuple[tuple[str, bool], int, int, int]

@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carousel.errors import SchemaMismatchError, StorageCorruptedError
+from carousel.errors import BadInputError, SchemaMismatchError, StorageCorruptedError
 from carousel.offload.commit import Commit, unpack_payload
 from carousel.offload.home import Home
-from carousel.offload.plan import Plan
+from carousel.offload.plan import WHOLE, Plan
 from carousel.offload.record import PARAM
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
 from carousel.offload.shelf import Shelf
+from carousel.offload.team import Team
+from carousel.offload.worlds import refuse_other_worlds
 
 __all__ = ["Recovery"]
 
@@ -38,35 +40,30 @@ class Recovery:
     payload: dict[str, Any] | None
 
     @staticmethod
-    def of(settings: OffloadSettings, roster: Roster) -> Recovery:
-        """The newest commit of a folder.
+    def of(settings: OffloadSettings, roster: Roster, team: Team) -> Recovery:
+        """The newest commit of a folder; of several ranks, the newest that all of them have.
 
         Raises:
             BadInputError: there is none.
             SchemaMismatchError: it is of other parameters.
             StorageError: a record is not what was committed, or the folder cannot be used.
         """
-        folder = settings.folder
-        assert folder is not None
-        home = Home(
-            folder,
-            durability=settings.durability,
-            io=settings.io,
-            write_limit=settings.write_limit,
-        )
+        home = _open_home(settings, team)
         try:
-            plan, options, commit = home.read()
-            _check_fit(plan, commit, roster)
-            payload = unpack_payload(commit.moment.payload)
-            masters = bool(options["masters"])
-            shelf = Shelf(settings.wishes(masters=masters), home)
-            shelf.go_on(plan, commit)
+            with team.together("opening the states"):
+                plan, options, commit = home.read()
+                _check_fit(plan, commit, roster)
+                payload = unpack_payload(commit.moment.payload)
+                masters = bool(options["masters"])
+                shelf = Shelf(settings.wishes(masters=masters), home, team)
+                shelf.go_on(plan, commit)
         except BaseException:
             home.close()
             raise
         recovery = Recovery(shelf, commit, roster, payload)
         try:
-            recovery._verify()
+            with team.together("opening the states"):
+                recovery._verify()
         except BaseException:
             shelf.close_quietly()
             raise
@@ -105,12 +102,45 @@ class Recovery:
                 here = slice(segment.offset, segment.offset + segment.length)
                 there = slice(segment.start, segment.start + segment.length)
                 flat[segment.param][there].copy_(fields[PARAM][here])
+        self.shelf.team.complete(states, flat)
         return Roster(self.roster.params, self.roster.groups, states.plan.specs)
 
     def _verify(self) -> None:
         """Read every record once, so that damage shows before anything is changed."""
         for chunk in self.shelf.states.plan.chunks:
             self.shelf.states.read_record(chunk.index)
+
+
+def _open_home(settings: OffloadSettings, team: Team) -> Home:
+    """The folder, at the newest commit that the whole team has."""
+    assert settings.folder is not None
+    home: Home | None = None
+    try:
+        with team.together("opening the states") as meeting:
+            refuse_other_worlds(settings)
+            home = Home(
+                settings.folder,
+                durability=settings.durability,
+                io=settings.io,
+                write_limit=settings.write_limit,
+                ranks=settings.share != WHOLE,
+            )
+            meeting.tell = [home.newest]
+        number = min(newest for (newest,) in meeting.told)
+        if number == 0 and settings.share != WHOLE:
+            raise BadInputError(
+                f"{settings.path} holds no commit that all ranks have",
+                fix="check the path, or start with TieredAdamW(..., fresh=True)",
+            )
+        with team.together("opening the states"):
+            home.require(number)
+        with team.together("opening the states"):
+            home.go_back_to(number)
+    except BaseException:
+        if home is not None:
+            home.close()
+        raise
+    return home
 
 
 def _check_fit(plan: Plan, commit: Commit, roster: Roster) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from carousel.errors import BadInputError
 from carousel.offload.aside_size import aside_bytes
 from carousel.offload.buckets import NO_BUCKETS, Buckets, Landing, make_buckets
-from carousel.offload.plan import ParamSpec, Plan, make_plan
+from carousel.offload.pieces import NO_PIECES, Pieces, make_pieces
+from carousel.offload.plan import WHOLE, ParamSpec, Plan, Share, make_plan
 from carousel.offload.record import RecordLayout, layout_of
 
 __all__ = ["LARGEST_CHUNK", "Room", "Wishes", "make_room", "size_chunks"]
@@ -16,6 +17,7 @@ __all__ = ["LARGEST_CHUNK", "Room", "Wishes", "make_room", "size_chunks"]
 LARGEST_CHUNK = 1 << 20
 SMALLEST_CHUNK = 1 << 12
 _FULL_RING = 6
+_CHUNKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Wishes:
         stored: whether there is a file at all.
         landing: how much of the gradients is under way from a device.
         delayed: keep a copy of gradients and parameters for an update that is delayed.
+        share: the part of the chunks that this process has.
     """
 
     budget: int | None
@@ -43,6 +46,7 @@ class Wishes:
     stored: bool
     landing: Landing = "nowhere"
     delayed: bool = False
+    share: Share = WHOLE
 
     @property
     def least_ring(self) -> int:
@@ -63,6 +67,7 @@ class Room:
         scratch_bytes: of gradients cast to the states' precision.
         buckets: of gradients and values between a device and the host.
         copied_bytes: of gradients and parameters of a delayed update.
+        pieces: of gradients and values between ranks.
     """
 
     layouts: tuple[RecordLayout, ...]
@@ -73,12 +78,18 @@ class Room:
     scratch_bytes: int
     buckets: Buckets = NO_BUCKETS
     copied_bytes: int = 0
+    pieces: Pieces = NO_PIECES
 
     @property
     def used_bytes(self) -> int:
         """RAM that is taken in all."""
-        moving = self.scratch_bytes + self.copied_bytes + self.buckets.total_bytes
+        moving = self.scratch_bytes + self.buckets.total_bytes + self.aside_bytes
         return self.pinned_bytes + self.ring * self.buffer_bytes + moving
+
+    @property
+    def aside_bytes(self) -> int:
+        """RAM that smaller chunks do not make less of."""
+        return self.copied_bytes + self.pieces.total_bytes
 
     @property
     def state_bytes(self) -> int:
@@ -93,18 +104,20 @@ def size_chunks(specs: Sequence[ParamSpec], wishes: Wishes) -> Plan:
         BadInputError: `chunk_numel` cannot be used.
     """
     if wishes.chunk_numel is not None:
-        return make_plan(specs, wishes.chunk_numel)
-    numel = LARGEST_CHUNK
-    plan = make_plan(specs, numel)
+        return make_plan(specs, wishes.chunk_numel, wishes.share)
+    numel = _largest_chunk(specs, wishes.share)
+    most = Share(0, wishes.share.world)  # nobody has more chunks, and all decide by the same
+    plan = make_plan(specs, numel, most)
     while wishes.budget is not None and numel > SMALLEST_CHUNK:
-        if make_room(plan, wishes, strict=False).used_bytes <= wishes.budget and (
-            _all_pinned(plan, wishes)
-            or _ring_bytes(plan, wishes, _FULL_RING) <= (wishes.budget - _copied(plan, wishes)) // 2
+        room = make_room(plan, wishes, strict=False)
+        if room.used_bytes <= wishes.budget and (
+            room.pinned == len(plan.chunks)
+            or _FULL_RING * room.buffer_bytes <= (wishes.budget - room.aside_bytes) // 2
         ):
             break
         numel //= 2
-        plan = make_plan(specs, numel)
-    return plan
+        plan = make_plan(specs, numel, most)
+    return plan if wishes.share == most else make_plan(specs, numel, wishes.share)
 
 
 def make_room(plan: Plan, wishes: Wishes, *, strict: bool = True) -> Room:
@@ -157,6 +170,7 @@ def _bare_room(plan: Plan, wishes: Wishes, layouts: tuple[RecordLayout, ...]) ->
             plan.chunks, wishes.landing, masters=wishes.masters, budget=wishes.budget
         ),
         copied_bytes=_copied(plan, wishes),
+        pieces=make_pieces(plan, wishes.budget),
     )
 
 
@@ -192,12 +206,13 @@ def _copied(plan: Plan, wishes: Wishes) -> int:
     return aside_bytes(plan.specs) if wishes.delayed else 0
 
 
-def _ring_bytes(plan: Plan, wishes: Wishes, ring: int) -> int:
-    return ring * max((layout.nbytes for layout in _layouts(plan, wishes)), default=0)
-
-
-def _all_pinned(plan: Plan, wishes: Wishes) -> bool:
-    return make_room(plan, wishes, strict=False).pinned == len(plan.chunks)
+def _largest_chunk(specs: Sequence[ParamSpec], share: Share) -> int:
+    """Several chunks for each process, so that all have about as much to do."""
+    numel = LARGEST_CHUNK
+    total = sum(spec.numel for spec in specs if spec.stored)
+    while share.world > 1 and numel > SMALLEST_CHUNK and total < _CHUNKS * share.world * numel:
+        numel //= 2
+    return numel
 
 
 def _table(room: Room) -> str:
@@ -206,6 +221,7 @@ def _table(room: Room) -> str:
         ("gradients cast to fp32", "", room.scratch_bytes),
         ("to and from the device", f"{room.buckets.count} buckets", room.buckets.total_bytes),
         ("a delayed update", "gradients and new values", room.copied_bytes),
+        ("to and from other ranks", "", room.pieces.total_bytes),
         ("states that stay in RAM", f"{room.pinned} chunks", room.pinned_bytes),
         ("needed", "", room.used_bytes),
     ]

@@ -6,20 +6,22 @@ frozen parameter may be unfrozen. So the groups are compared with what was plann
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from xxhash import xxh3_64
 
 from carousel.errors import BadInputError
 from carousel.offload.plan import ParamSpec
 
-__all__ = ["Roster"]
+__all__ = ["Roster", "digest_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roster:
     """Parameters by number.
 
@@ -32,6 +34,11 @@ class Roster:
     params: tuple[Tensor, ...]
     groups: tuple[int, ...]
     specs: tuple[ParamSpec, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal digits that differ when groups or specs do."""
+        return str(xxh3_64(repr((self.groups, self.specs)).encode()).hexdigest())
 
     @property
     def device(self) -> torch.device:
@@ -102,6 +109,19 @@ class Roster:
                 )
             numbers[number] = before
         return numbers
+
+
+def digest_of(params: Iterable[Tensor]) -> str:
+    """A digest of the values of parameters on the CPU.
+
+    Example:
+        >>> digest_of([torch.ones(2)]) == digest_of([torch.ones(2)])
+        True
+    """
+    digest = xxh3_64()
+    for param in params:
+        digest.update(param.detach().reshape(-1).view(torch.uint8).numpy().data)
+    return str(digest.hexdigest())
 
 
 def _wants_states(param: Tensor, state: Mapping[Tensor, Any]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from carousel.errors import BadInputError
 from carousel.offload.buckets import Landing
+from carousel.offload.plan import WHOLE, Share
 from carousel.offload.room import Wishes
 from carousel.offload.states_file import IO_KINDS, IoKind
 from carousel.storage.budget import parse_size
@@ -19,7 +20,8 @@ __all__ = ["OffloadSettings", "parse_budget_bytes"]
 class OffloadSettings:
     """Options of `TieredAdamW` that are not the arithmetic's; see there.
 
-    `landing` is no option: it follows from where the parameters are.
+    `landing` and `share` are no options: they follow from where the parameters are, and from the
+    process group.
 
     Raises:
         BadInputError: one of them cannot be used.
@@ -44,6 +46,7 @@ class OffloadSettings:
     delay_from: int = 40
     update_in: str = "step"
     max_bytes_written: int | str | None = None
+    share: Share = WHOLE
 
     def __post_init__(self) -> None:
         check_durability(self.durability)
@@ -58,6 +61,8 @@ class OffloadSettings:
         _one_of("update_in", self.update_in, ("step", "backward"))
         if self.update_in == "backward":
             self._check_in_backward()
+        if self.share != WHOLE:
+            self._check_shared()
         if self.ring is not None:
             _at_least("ring", self.ring, self.readers + 2)
         if self.clip_norm is not None and not self.clip_norm > 0:
@@ -80,6 +85,20 @@ class OffloadSettings:
                     f"update_in is 'backward' and {what}", fix="use update_in='step'"
                 )
 
+    def _check_shared(self) -> None:
+        """Refuse what several processes do not do yet."""
+        others = {
+            "delay is 1": self.delay > 0,
+            "update_in is 'backward'": self.update_in == "backward",
+            "the model is on a device": self.landing != "nowhere",
+        }
+        for what, so in others.items():
+            if so:
+                raise BadInputError(
+                    f"process_group has {self.share.world} processes and {what}",
+                    fix="use delay=0, update_in='step' and a model on the CPU there",
+                )
+
     @property
     def budget(self) -> int | None:
         """The budget in bytes, None for no limit."""
@@ -93,8 +112,19 @@ class OffloadSettings:
 
     @property
     def folder(self) -> Path | None:
-        """The storage's folder."""
+        """The storage's folder; with several processes this one's part of it."""
+        path = self.path
+        return path if path is None or self.share == WHOLE else path / self.share.folder
+
+    @property
+    def path(self) -> Path | None:
+        """The storage's folder, of all processes."""
         return None if self.storage is None else Path(self.storage).expanduser().absolute()
+
+    @property
+    def common(self) -> tuple[object, ...]:
+        """What several ranks have to agree on."""
+        return self.recoverable, self.durability, self.commit_every, self.clip_norm, self.master
 
     @property
     def recoverable(self) -> bool:
@@ -118,6 +148,7 @@ class OffloadSettings:
             stored=self.storage is not None,
             landing=self.landing,
             delayed=self.delay > 0,
+            share=self.share,
         )
 
 

@@ -6,18 +6,24 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from carousel.errors import CarouselError, StorageClosedError, StorageError
 from carousel.offload.commit import Commit, Moment
 from carousel.offload.home import Home
-from carousel.offload.plan import Plan
+from carousel.offload.plan import WHOLE, Plan
 from carousel.offload.room import Room, Wishes, make_room, size_chunks
 from carousel.offload.roster import Roster
 from carousel.offload.settings import OffloadSettings
-from carousel.offload.sources import Source, fill
 from carousel.offload.states import States
+from carousel.offload.states_file import StatesFile
+from carousel.offload.team import Team
+from carousel.offload.worlds import clear_worlds, refuse_other_worlds
 
-__all__ = ["Shelf"]
+__all__ = ["Refill", "Shelf"]
+
+Refill: TypeAlias = Callable[[States, int, bool], None]
+"""Gives new states their content, as of a step; True: also chunks that have no states."""
 
 
 class Shelf:
@@ -26,6 +32,7 @@ class Shelf:
     Args:
         wishes: about RAM.
         home: the folder; None: all is in RAM.
+        team: the processes that share the parameters.
 
     Attributes:
         states: of the parameters of the moment.
@@ -34,8 +41,8 @@ class Shelf:
         users: end what works on the states on other threads; called before they are closed.
     """
 
-    def __init__(self, wishes: Wishes, home: Home | None) -> None:
-        self.wishes, self.home = wishes, home
+    def __init__(self, wishes: Wishes, home: Home | None, team: Team) -> None:
+        self.wishes, self.home, self.team = wishes, home, team
         self.states: States
         self.moves = 0
         self.moved_bytes = (0, 0)
@@ -44,12 +51,13 @@ class Shelf:
         self._closed = False
 
     @staticmethod
-    def for_new(roster: Roster, settings: OffloadSettings, *, fresh: bool) -> Shelf:
+    def for_new(roster: Roster, settings: OffloadSettings, team: Team, *, fresh: bool) -> Shelf:
         """New states, all zero.
 
         Args:
             roster: the parameters.
             settings: of the optimizer.
+            team: the processes that share the parameters.
             fresh: discard what is in the folder.
 
         Raises:
@@ -61,18 +69,21 @@ class Shelf:
         make_room(size_chunks(roster.specs, wishes), wishes)  # before anything is touched
         folder = settings.folder
         if folder is None:
-            return Shelf(wishes, None)._start(roster)
+            return Shelf(wishes, None, team)._start(roster)
         if fresh:
-            Home.clear(folder)
+            clear_worlds(settings)
+        else:
+            refuse_other_worlds(settings)
         home = Home(
             folder,
             durability=settings.durability,
             io=settings.io,
             write_limit=settings.write_limit,
+            ranks=settings.share != WHOLE,
         )
         try:
             home.require_empty()
-            return Shelf(wishes, home)._start(roster)
+            return Shelf(wishes, home, team)._start(roster)
         except BaseException:
             home.close()
             raise
@@ -118,9 +129,7 @@ class Shelf:
                 self._broken.__cause__ = error
             raise
 
-    def move(
-        self, roster: Roster, source: Callable[[], Source], moment: Callable[[], Moment]
-    ) -> None:
+    def move(self, roster: Roster, refill: Refill, moment: Callable[[], Moment]) -> None:
         """States of other parameters, or with other content, in place of the present ones.
 
         A file is made anew beside the present one, which goes when the new one is committed: a
@@ -128,7 +137,7 @@ class Shelf:
 
         Args:
             roster: the parameters.
-            source: makes the source of the content, when nothing is under way any more.
+            refill: gives them their content, when nothing is under way any more.
             moment: makes what is committed, if anything was committed before.
 
         Raises:
@@ -138,12 +147,13 @@ class Shelf:
                 cannot go on.
         """
         old = self.states
-        old.flush()
-        plan, room = self._fit(roster)
+        with self.team.together("a move of the states"):
+            old.flush()
+            plan, room = self._fit(roster)
         if self.home is None:
-            self._move_in_ram(roster, plan, room, source())
+            self._move_in_ram(plan, room, refill)
         else:
-            self._move_in_file(roster, plan, room, source, moment)
+            self._move_in_file(plan, room, refill, moment)
         self.moves += 1
 
     def moved_size(self, roster: Roster) -> int:
@@ -200,25 +210,34 @@ class Shelf:
         plan = size_chunks(roster.specs, self.wishes)
         return plan, make_room(plan, self.wishes)
 
-    def _move_in_ram(self, roster: Roster, plan: Plan, room: Room, source: Source) -> None:
+    def _make_file(self, plan: Plan, room: Room) -> StatesFile:
+        """A new file, if all of the team can have theirs."""
+        assert self.home is not None
+        made: StatesFile | None = None
+        try:
+            with self.team.together("a move of the states"):
+                sizes = [layout.nbytes for layout in room.layouts]
+                wear, given = self.home.wear, self.states.given_bytes
+                wear.refuse(given, sum(sizes), "moving the states to a new file")
+                made = self.home.make_file(plan, sizes)
+        except BaseException:
+            if made is not None:
+                made.remove()
+            raise
+        return made
+
+    def _move_in_ram(self, plan: Plan, room: Room, refill: Refill) -> None:
         states = States(plan, room, self.wishes)
-        fill(states, source, roster.params, 0, every=False)
+        refill(states, 0, False)
         self.states = states
 
     def _move_in_file(
-        self,
-        roster: Roster,
-        plan: Plan,
-        room: Room,
-        source: Callable[[], Source],
-        moment: Callable[[], Moment],
+        self, plan: Plan, room: Room, refill: Refill, moment: Callable[[], Moment]
     ) -> None:
         old, home, now = self.states, self.home, moment()
         assert home is not None
         assert old.file is not None
-        sizes = [layout.nbytes for layout in room.layouts]
-        home.wear.refuse(old.given_bytes, sum(sizes), "moving the states to a new file")
-        file = home.make_file(plan, sizes)
+        file = self._make_file(plan, room)
         with self.unbroken():
             old.stop()  # the ring's RAM is wanted for the new one
             read, written = self.moved_bytes
@@ -226,11 +245,12 @@ class Shelf:
             home.wear.before += old.file.written_bytes
             through = replace(room, pinned=0, ring=self.wishes.least_ring, pinned_bytes=0)
             new = States(plan, through, self.wishes, home=home, file=file)
-            fill(new, source(), roster.params, now.step, every=old.committed)
-            new.flush()
-            if old.committed:
-                new.publish_now(now)
-            new.stop()
+            refill(new, now.step, old.committed)
+            with self.team.together("a move of the states"):  # the old file is to last until then
+                new.flush()
+                if old.committed:
+                    new.publish_now(now)
+                new.stop()
             old.close(remove=True)
             self.states = States(
                 plan,

@@ -11,11 +11,20 @@ from torch import Tensor
 
 from carousel.offload.engine import Visit
 from carousel.offload.plan import Chunk, Segment
-from carousel.offload.record import PARAM
+from carousel.offload.record import PARAM, RecordLayout
 from carousel.offload.ring import Fields
 from carousel.offload.states import States
 
-__all__ = ["MASTER", "STATE_NAMES", "OldStates", "Packed", "Source", "fill", "gather"]
+__all__ = [
+    "MASTER",
+    "STATE_NAMES",
+    "OldStates",
+    "Packed",
+    "Source",
+    "fill",
+    "fill_chunk",
+    "gather",
+]
 
 STATE_NAMES = {"m": "exp_avg", "v": "exp_avg_sq", "vmax": "max_exp_avg_sq"}
 """What ``torch.optim.AdamW`` calls the fields of a record."""
@@ -104,6 +113,19 @@ class OldStates:
                     part.zero_()
             done, at = done + count, at + 1
 
+    def put_own(self, param: int, start: int, into: Fields) -> None:
+        """Like `put`, where some elements may be in other states: their views are left as are."""
+        length = len(next(iter(into.values())))
+        for chunk, segment in self._where.get(self._numbers[param], []):
+            begin = max(start, segment.start)
+            end = min(start + length, segment.start + segment.length)
+            fields = self._fields(chunk.index) if begin < end else None
+            for name, view in into.items():
+                if fields is not None and name in fields:
+                    there = slice(begin - segment.start, end - segment.start)
+                    part = fields[name][segment.offset : segment.offset + segment.length][there]
+                    view[begin - start : end - start].copy_(part)
+
     def _fields(self, chunk: int) -> Fields | None:
         if self._read[0] != chunk:
             self._read = chunk, None  # the one before goes before the next one comes
@@ -126,20 +148,29 @@ def fill(
     chunks = states.plan.chunks
     wanted = [c.index for c in chunks if every or any(source.has(s.param) for s in c.segments)]
     for chunk, fields in states.sweep([Visit(index, load=False) for index in wanted], step):
-        for value in fields.values():
-            value.zero_()
-        for segment in chunk.segments:
-            views = {
-                name: value[segment.offset : segment.offset + segment.length]
-                for name, value in fields.items()
-            }
-            if PARAM in views:
-                flat = params[segment.param].detach().view(-1)
-                views[PARAM].copy_(flat[segment.start : segment.start + segment.length])
-            if source.has(segment.param):
-                if states.room.layouts[chunk.index].read_from:
-                    views.pop(PARAM)
-                source.put(segment.param, segment.start, views)
+        fill_chunk(chunk, states.room.layouts[chunk.index], fields, source, params)
+
+
+def fill_chunk(
+    chunk: Chunk,
+    layout: RecordLayout,
+    fields: Fields,
+    source: Source,
+    params: Sequence[Tensor],
+) -> None:
+    """Give a new chunk its content; see `fill`."""
+    for value in fields.values():
+        value.zero_()
+    for segment in chunk.segments:
+        views = {
+            name: value[segment.offset : segment.offset + segment.length]
+            for name, value in fields.items()
+        }
+        if PARAM in views:
+            flat = params[segment.param].detach().view(-1)
+            views[PARAM].copy_(flat[segment.start : segment.start + segment.length])
+        if source.has(segment.param):
+            source.put(segment.param, segment.start, {name: views[name] for name in layout.needed})
 
 
 def gather(

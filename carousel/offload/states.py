@@ -17,7 +17,7 @@ from carousel.offload.engine import Engine, Visit
 from carousel.offload.home import Home
 from carousel.offload.places import Committed, Places
 from carousel.offload.plan import Chunk, Plan
-from carousel.offload.record import state_dtype
+from carousel.offload.record import layout_of, state_dtype
 from carousel.offload.ring import Fields, Ring, anonymous, fields_of
 from carousel.offload.room import Room, Wishes
 from carousel.offload.states_file import StatesFile
@@ -94,6 +94,17 @@ class States:
         """Chunks that stay in RAM and have changed since the last commit."""
         return set(self._dirty)
 
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of all states, those of other ranks too."""
+        chunks = [chunk for turn in self.plan.rounds for chunk in turn if chunk is not None]
+        wishes = self.wishes
+        layouts = (
+            layout_of(chunk, masters=wishes.masters, recoverable=wishes.recoverable)
+            for chunk in chunks
+        )
+        return sum(layout.resident_bytes for layout in layouts)
+
     def check(self) -> None:
         """Raise what a thread met."""
         if self._engine is not None:
@@ -141,6 +152,15 @@ class States:
         last, self._last_commit = self._last_commit, self._publish(moment)
         durable = self.home.durability == "durable"
         self._streaming().wait_for(self._last_commit if durable else last)
+
+    def await_commit(self) -> None:
+        """Wait until the last commit is published.
+
+        Raises:
+            CarouselError: what a thread met; the commit before it is intact.
+        """
+        if self._engine is not None:
+            self._engine.wait_for(self._last_commit)
 
     def publish_now(self, moment: Moment) -> None:
         """Make the records in the file and this moment the recovery point, and wait for it."""

@@ -79,6 +79,7 @@ class AtOnce:
     def step(self, groups: Groups, state: State, scaling: Scaling) -> None:
         """Update the parameters that have gradients; see `Stepping`."""
         book = self._book
+        book.shelf.check()
         if not ready(book, groups, state, scaling):
             return
         apply_now(book, groups, state, scaling.grad_scale)

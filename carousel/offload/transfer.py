@@ -24,6 +24,8 @@ __all__ = ["export_states", "open_states"]
 def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
     """Write a state_dict into a file, parameter by parameter; it is there whole or not at all.
 
+    Of several ranks the first one writes it, and the others give it what they have.
+
     The file is laid out first, with room for tensors that nobody has filled, and then filled
     through a shared mapping, whose pages the system may drop at any time.
 
@@ -37,23 +39,25 @@ def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
         TierFullError: the disk is full. `StorageIOError`: the file cannot be written.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    team, there = book.shelf.team, None
     try:
-        with torch.serialization.skip_data():
-            torch.save(_outline(book, groups, state), fresh)
-        extend(fresh, 0, fresh.stat().st_size)  # a page that the disk has no room for would kill
-        with _shared_mappings():
-            there = torch.load(fresh, mmap=True, weights_only=True)
-        for number, kept in there["state"].items():
+        with team.together("export"):
+            if team.share.rank == 0:
+                there = _lay_out(fresh, _outline(book, groups, state))
+        for number in [n for n, param in enumerate(book.roster.params) if state.get(param)]:
             full, masters = book.states_of([number], state)
-            (values,) = full.values()
-            for name, value in values.items():
-                kept[name].copy_(value)
-            if number in masters:
-                there[MASTERS][number].copy_(masters[number])
-        del there
-        sync_file(fresh)
-        fresh.replace(path)
-        sync_folder(path.parent)
+            if there is not None:
+                (values,) = full.values()
+                for name, value in values.items():
+                    there["state"][number][name].copy_(value)
+                if number in masters:
+                    there[MASTERS][number].copy_(masters[number])
+        with team.together("export"):
+            if there is not None:
+                there = None
+                sync_file(fresh)
+                fresh.replace(path)
+                sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter
         raise disk_error(error, f"{path} cannot be written") from error
     finally:
@@ -75,6 +79,16 @@ def open_states(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, Mapping) or not {"state", "param_groups"} <= loaded.keys():
         raise StorageCorruptedError(f"{path} holds no state of an optimizer")
     return dict(loaded)
+
+
+def _lay_out(path: Path, outline: dict[str, Any]) -> dict[str, Any]:
+    """A file with room for a state_dict's tensors; they are those of a shared mapping."""
+    with torch.serialization.skip_data():
+        torch.save(outline, path)
+    extend(path, 0, path.stat().st_size)  # a page that the disk has no room for would kill
+    with _shared_mappings():
+        there: dict[str, Any] = torch.load(path, mmap=True, weights_only=True)
+    return there
 
 
 def _outline(book: Book, groups: Groups, state: State) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carousel.errors import BadInputError
-from carousel.offload.plan import CUT, ParamSpec, Plan, make_plan
+from carousel.offload.plan import CUT, ParamSpec, Plan, Share, make_plan
 
 
 def specs(*shapes, **options):
@@ -67,10 +67,22 @@ def test_the_digest_tells_plans_apart_and_a_saved_plan_is_the_same():
     assert again.digest == plan.digest
 
 
-def test_shards_are_all_chunks():
-    plan = make_plan(specs((64 * 11,)), 64)
-    shards = [plan.shard(rank, 4) for rank in range(4)]
-    assert [chunk for shard in shards for chunk in shard] == list(range(11))
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_shares_are_all_chunks_and_rounds_are_of_one_dtype(world):
+    made = [*specs((64 * 11,), (7,), (9, 9)), ParamSpec((200,), "bfloat16")]
+    made += specs((5,), amsgrad=True)
+    whole = make_plan(made, 64)
+    shares = [make_plan(made, 64, Share(rank, world)) for rank in range(world)]
+    everything = [chunk.segments for plan in shares for chunk in plan.chunks]
+    assert sorted(everything, key=str) == sorted((c.segments for c in whole.chunks), key=str)
+    assert max(len(p.chunks) for p in shares) - min(len(p.chunks) for p in shares) <= 2
+    for rank, plan in enumerate(shares):
+        assert [chunk.index for chunk in plan.chunks] == list(range(len(plan.chunks)))
+        mine = [turn[rank].segments for turn in plan.rounds if turn[rank] is not None]
+        assert sorted(mine, key=str) == sorted((c.segments for c in plan.chunks), key=str)
+        assert all(len({c.dtype for c in turn if c is not None}) == 1 for turn in plan.rounds)
+        assert Plan.from_json(plan.to_json()) == plan
+    assert len({plan.digest for plan in shares}) == world
 
 
 @pytest.mark.parametrize("chunk", [0, -64, 63, 100])
