@@ -1,10 +1,14 @@
 """Threads that read chunks ahead of the kernel and write them behind it.
 
-A buffer of the ring is free, being read, ready, with the caller, waiting to be written, or being
-written; then it is free again. Jobs are read in order, and a job takes its buffer when it is its
+A buffer of the ring is free, being read, ready, with the caller, being sealed, or being written;
+then it is free again. Jobs are read in order, and a job takes its buffer when it is its
 turn, so the buffers that are out always hold the chunks that the caller asks for first. There is
 one writer and it works in order: whatever was given after a commit is written after it, which is
-what keeps the last recovery point whole.
+what keeps the last recovery point whole. Another thread computes the checksums of the next record
+meanwhile, so the disk does not wait for them.
+
+Everybody waits for one kind of news, and only those are woken whom it concerns: a thread that wakes
+up takes the interpreter's lock from the one that works.
 """
 
 from __future__ import annotations
@@ -42,11 +46,12 @@ class Visit:
     load: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Write:
     chunk: int
     buffer: int
     step: int
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class _Publish:
 
 
 class Engine:
-    """Readers, a writer and the ring between them.
+    """Readers, a writer with a sealer before it, and the ring between them.
 
     Args:
         file: of the records.
@@ -64,7 +69,7 @@ class Engine:
         layouts: of the chunks.
         plan: digest of the plan.
         ring: the buffers.
-        buffers: how many, at least one more than there are threads.
+        buffers: how many, at least one more than there are threads that read and write.
         readers: threads that read; one, where reads go through the page cache, whose read-ahead
             two interleaved readers break.
 
@@ -86,12 +91,15 @@ class Engine:
     ) -> None:
         self._file, self._places, self._layouts, self._plan = file, places, layouts, plan
         self._ring = ring
-        self._turn = threading.Condition()
+        self._turn = threading.Lock()
+        self._news = [threading.Condition(self._turn) for _ in range(4)]
+        self._for_readers, self._for_sealer, self._for_writer, self._for_caller = self._news
         self._free = deque(range(buffers))
         self._to_read: deque[Visit] = deque()
         self._planned: deque[Visit] = deque()
         self._ready: dict[int, int] = {}
         self._round = 0
+        self._to_seal: deque[_Write] = deque()
         self._jobs: deque[_Write | _Publish] = deque()
         self._pending: dict[int, int] = {}
         self._busy = 0
@@ -100,7 +108,7 @@ class Engine:
         self._closed = False
         self.read_stall = self.commit_stall = 0.0
         self.given_bytes = file.written_bytes
-        loops = [self._read_loop] * readers + [self._write_loop]
+        loops = [self._read_loop] * readers + [self._seal_loop, self._write_loop]
         self._threads = [
             threading.Thread(target=loop, name="carousel-offload", daemon=True) for loop in loops
         ]
@@ -118,7 +126,7 @@ class Engine:
             self._drop()
             self._planned.extend(visits)
             self._to_read.extend(visits)
-            self._turn.notify_all()
+            self._for_readers.notify()
 
     def take(self) -> int:
         """The buffer of the next chunk, once it is there; to be given back by `give`.
@@ -136,8 +144,10 @@ class Engine:
         with self._turn:
             self._pending[chunk] = self._pending.get(chunk, 0) + 1
             self.given_bytes += self._layouts[chunk].nbytes
-            self._jobs.append(_Write(chunk, buffer, step))
-            self._turn.notify_all()
+            job = _Write(chunk, buffer, step)
+            self._to_seal.append(job)
+            self._jobs.append(job)
+            self._for_sealer.notify()
 
     def publish(self, job: Callable[[Committed], None]) -> int:
         """Call `job` when all that was given is in the file; returns a number to wait for.
@@ -147,7 +157,7 @@ class Engine:
         with self._turn:
             self._asked += 1
             self._jobs.append(_Publish(self._asked, job))
-            self._turn.notify_all()
+            self._for_writer.notify()
             return self._asked
 
     def wait_for(self, number: int) -> None:
@@ -178,7 +188,8 @@ class Engine:
         with self._turn:
             self._drop()
             self._closed = True
-            self._turn.notify_all()
+            for news in self._news:
+                news.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -186,7 +197,7 @@ class Engine:
         start = time.perf_counter()
         while not over():
             self._raise()
-            self._turn.wait()
+            self._for_caller.wait()
         self._raise()
         return time.perf_counter() - start
 
@@ -207,11 +218,12 @@ class Engine:
         while True:
             with self._turn:
                 while not self._closed and not self._may_read():
-                    self._turn.wait()
+                    self._for_readers.wait()
                 if self._closed:
                     return
                 visit, buffer, turn = self._to_read.popleft(), self._free.popleft(), self._round
-                self._turn.notify_all()  # the next reader may go on with the next chunk
+                if self._may_read():
+                    self._for_readers.notify()
             problem = self._attempt(lambda v=visit, b=buffer: self._read(v, b))  # type: ignore[misc]
             with self._turn:
                 if turn != self._round:  # nobody wants it any more, whole or not
@@ -220,7 +232,7 @@ class Engine:
                     self._fail(problem)
                 else:
                     self._ready[visit.chunk] = buffer
-                self._turn.notify_all()
+                    self._for_caller.notify_all()
 
     def _may_read(self) -> bool:
         return bool(self._to_read and self._free and not self._pending.get(self._to_read[0].chunk))
@@ -236,11 +248,30 @@ class Engine:
         self._file.read(visit.chunk, place, record, layout.read_from)
         layout.check(record, self._plan, visit.chunk, step, names=layout.needed)
 
+    def _seal_loop(self) -> None:
+        while True:
+            with self._turn:
+                while not self._to_seal and not self._closed:
+                    self._for_sealer.wait()
+                if not self._to_seal:
+                    return
+                job, failed = self._to_seal.popleft(), self._failure is not None
+            problem = None if failed else self._attempt(lambda j=job: self._seal(j))  # type: ignore[misc]
+            with self._turn:
+                if problem is not None:
+                    self._fail(problem)
+                job.sealed = True
+                self._for_writer.notify()
+
+    def _seal(self, job: _Write) -> None:
+        layout = self._layouts[job.chunk]
+        layout.seal(self._ring.record(job.buffer, layout), self._plan, job.chunk, job.step)
+
     def _write_loop(self) -> None:
         while True:
             with self._turn:
-                while not self._jobs and not self._closed:
-                    self._turn.wait()
+                while not self._may_write() and (self._jobs or not self._closed):
+                    self._for_writer.wait()
                 if not self._jobs:
                     return
                 job, failed = self._jobs.popleft(), self._failure is not None
@@ -251,15 +282,23 @@ class Engine:
                 if problem is not None:
                     self._fail(problem)
                 self._done(job)
-                self._turn.notify_all()
+                if self._may_read():
+                    self._for_readers.notify()
+                if isinstance(job, _Publish) or not self._jobs:
+                    self._for_caller.notify_all()
+
+    def _may_write(self) -> bool:
+        """Whether the first job can be done: in order, and sealed."""
+        if not self._jobs:
+            return False
+        first = self._jobs[0]
+        return isinstance(first, _Publish) or first.sealed
 
     def _do(self, job: _Write | _Publish) -> None:
         if isinstance(job, _Publish):
             job.job(self._places.now())
             return
-        layout = self._layouts[job.chunk]
-        record = self._ring.record(job.buffer, layout)
-        layout.seal(record, self._plan, job.chunk, job.step)
+        record = self._ring.record(job.buffer, self._layouts[job.chunk])
         self._file.write(job.chunk, self._places.free(job.chunk), record)
 
     def _done(self, job: _Write | _Publish) -> None:
@@ -276,6 +315,7 @@ class Engine:
     def _fail(self, problem: CarouselError) -> None:
         if self._failure is None:
             self._failure = problem
+        self._for_caller.notify_all()
 
     @staticmethod
     def _attempt(work: Callable[[], None]) -> CarouselError | None:

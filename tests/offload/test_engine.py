@@ -10,7 +10,7 @@ from carousel.errors import CorruptRecordError, StorageClosedError, StorageIOErr
 from carousel.offload.engine import Engine, Visit
 from carousel.offload.places import Places
 from carousel.offload.plan import ParamSpec, make_plan
-from carousel.offload.record import layout_of
+from carousel.offload.record import RecordLayout, layout_of
 from carousel.offload.ring import Ring
 from carousel.offload.states_file import StatesFile
 
@@ -188,3 +188,37 @@ def test_closing_finishes_what_was_given(tmp_path):
     assert seen[0].steps == (1,) * CHUNKS
     with pytest.raises(StorageClosedError):
         bench.engine.check()
+
+
+def test_a_record_is_sealed_while_the_one_before_it_is_written(bench, monkeypatch):
+    second, real_seal, real_write = threading.Event(), RecordLayout.seal, os.pwritev
+    waited = []
+
+    def seal(layout, record, plan, chunk, step):
+        real_seal(layout, record, plan, chunk, step)
+        if chunk == 1:
+            second.set()
+
+    def write(*args):
+        waited.append(second.wait(10))
+        return real_write(*args)
+
+    monkeypatch.setattr(RecordLayout, "seal", seal)
+    monkeypatch.setattr(os, "pwritev", write)
+    bench.sweep(1, load=False, chunks=[0, 1])
+    bench.engine.drain()
+    assert waited == [True, True]
+
+
+def test_an_error_in_sealing_is_the_callers_and_nothing_more_is_written(bench, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    def step():
+        bench.sweep(1, load=False)
+        bench.engine.drain()
+
+    monkeypatch.setattr(RecordLayout, "seal", fail)
+    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+        step()
+    assert bench.file.written_bytes == 0
