@@ -15,10 +15,12 @@ from torch import Tensor
 from carousel.errors import BadInputError, StorageCorruptedError
 from carousel.offload.book import Book, Groups, State
 from carousel.offload.loading import MASTERS
-from carousel.storage.disk import extend, sync_file, sync_folder
+from carousel.storage.disk import error_at, extend, sync_file, sync_folder
 from carousel.storage.failures import disk_error
 
 __all__ = ["export_states", "open_states"]
+
+_LITTLE = 1 << 16
 
 
 def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
@@ -58,8 +60,10 @@ def export_states(path: Path, book: Book, groups: Groups, state: State) -> None:
                 sync_file(fresh)
                 fresh.replace(path)
                 sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # torch's writer raises the latter
+    except OSError as error:
         raise disk_error(error, f"{path} cannot be written") from error
+    except RuntimeError as error:  # of torch's writer, which does not say why
+        raise error_at(path.parent, error, f"{path} cannot be written", _LITTLE) from error
     finally:
         fresh.unlink(missing_ok=True)
 

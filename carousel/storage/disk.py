@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from errno import ENOSPC
 from pathlib import Path
 
 import psutil
 
-from carousel.storage.failures import disk_error
+from carousel.errors import StorageError
+from carousel.storage.failures import disk_error, means_full
 
 __all__ = [
+    "error_at",
     "extend",
     "file_id",
     "folder_bytes",
@@ -41,6 +44,20 @@ _NETWORKED = (
 def free_bytes(path: Path) -> int:
     """Bytes that may still be written at a path that exists."""
     return shutil.disk_usage(path).free
+
+
+def error_at(path: Path, error: Exception, what: str, least_free: int) -> StorageError:
+    """The error of this package for one of a library that hides that the disk is full.
+
+    Args:
+        path: on the disk; where there is none, nothing is known of its disk.
+        error: of the library.
+        what: could not be done; begins the sentence.
+        least_free: with fewer bytes left on the disk it counts as full.
+    """
+    if not means_full(error) and path.exists() and free_bytes(path) < least_free:
+        error = OSError(ENOSPC, str(error))
+    return disk_error(error, what)
 
 
 def folder_bytes(folder: Path) -> int:

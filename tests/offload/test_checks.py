@@ -74,23 +74,32 @@ def test_too_small_a_budget_leaves_nothing_behind(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def bad_gradients():
-    shaped, sparse = parameter(3), parameter(3)
-    shaped.grad = torch.ones(3)
-    shaped.data = torch.ones(4)
-    sparse.grad = torch.ones(3).to_sparse()
-    return [(shaped, "shape"), (sparse, "sparse")]
+def become_sparse(param):
+    param.grad = torch.ones(2, 3).to_sparse()
 
 
-@pytest.mark.parametrize(("param", "words"), bad_gradients(), ids=["shape", "sparse"])
-def test_gradients_that_cannot_be_used(param, words):
-    good = parameter(5)
-    good.grad = torch.ones(5)
-    ours = TieredAdamW([good, param])
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (become_sparse, "sparse"),
+        (lambda param: setattr(param, "data", torch.ones(2, 4)), "has shape"),
+        (lambda param: setattr(param, "data", torch.ones(2, 3).double()), "has dtype"),
+        (lambda param: setattr(param, "data", torch.ones(3, 2).t()), "not contiguous"),
+    ],
+    ids=["sparse", "shape", "dtype", "contiguous"],
+)
+def test_gradients_that_cannot_be_used(spoil, words, tmp_path):
+    good, bad = parameter(5), parameter(2, 3)
+    good.grad, bad.grad = torch.ones(5) * 3, torch.ones(2, 3)
+    ours = TieredAdamW([good, bad], storage=tmp_path, ram_budget="300KiB", clip_norm=0.1)
+    spoil(bad)
     with pytest.raises(BadInputError, match=words):
         ours.step()
     assert torch.equal(good, torch.ones(5))
+    assert torch.equal(good.grad, torch.ones(5) * 3)
     assert not ours.state
+    assert ours.stats().written_bytes == 0
+    ours.close()
 
 
 def test_a_group_that_cannot_be_committed_is_refused_before_the_step(tmp_path):

@@ -268,6 +268,19 @@ def test_a_read_that_fails_in_a_step(twins, tmp_path, monkeypatch):
     resume(twins, tmp_path)[1].close()
 
 
+def test_a_file_that_gets_short_while_it_is_used(twins, tmp_path):
+    params, ours = twins.ours(storage=tmp_path, **SMALL)
+    twins.train(params, ours, 2, gaps=False)
+    ours.flush()
+    os.truncate(only_file(tmp_path), 8192)
+    with pytest.raises(StorageCorruptedError, match="ends where a chunk is to be read"):
+        twins.train(params, ours, 2, first=2, gaps=False)
+    with pytest.raises(StorageCorruptedError):
+        ours.close()
+    with pytest.raises(StorageCorruptedError, match="bytes of"):
+        resume(twins, tmp_path)
+
+
 def test_an_interrupt_within_a_step_ends_the_optimizer(twins, tmp_path, monkeypatch):
     params, ours = twins.ours(storage=tmp_path, **SMALL)
     twins.train(params, ours, 2, gaps=False)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -116,6 +117,17 @@ def test_a_full_disk_shows_before_anything_is_there(make, monkeypatch, tmp_path)
     monkeypatch.setattr(os, "posix_fallocate", fail)
     with pytest.raises(TierFullError):
         make(create=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_larger_than_the_process_may_write_is_refused(make, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    try:
+        with pytest.raises(TierFullError, match="ulimit -f"):
+            make(create=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
 
 

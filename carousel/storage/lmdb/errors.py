@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from errno import ENOSPC
 from pathlib import Path
 
 import lmdb
@@ -12,8 +11,7 @@ from carousel.errors import (
     StorageError,
     TierFullError,
 )
-from carousel.storage.disk import free_bytes
-from carousel.storage.failures import disk_error, means_full
+from carousel.storage.disk import error_at
 
 __all__ = ["MapFullError", "TooLargeError", "cannot_open", "translate"]
 
@@ -60,15 +58,9 @@ def translate(error: lmdb.Error, path: Path, need_bytes: int = 0) -> StorageErro
             "copy, or start anew in another folder"
         )
     least = need_bytes + _MARGIN if need_bytes else 0
-    return _of_the_disk(error, f"{path} cannot be read or written", path, least)
+    return error_at(path, error, f"{path} cannot be read or written", least)
 
 
 def cannot_open(error: OSError | lmdb.Error, path: Path) -> StorageError:
     """The error that an error while opening or making a storage stands for."""
-    return _of_the_disk(error, f"{path} cannot be opened", path, _LITTLE)
-
-
-def _of_the_disk(error: Exception, what: str, path: Path, least_free: int) -> StorageError:
-    if not means_full(error) and free_bytes(path) < least_free:
-        error = OSError(ENOSPC, str(error))
-    return disk_error(error, what)
+    return error_at(path, error, f"{path} cannot be opened", _LITTLE)

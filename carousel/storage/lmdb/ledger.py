@@ -157,9 +157,11 @@ class Ledger:
         return self._space.deletes_at_once()
 
     def put_meta(self, items: Mapping[bytes, bytes]) -> None:
-        """Commit small values."""
+        """Commit small values, or some that are less small."""
+        page = self._env.page_bytes
+        need = sum(len(value) for value in items.values() if len(value) > page // 4)
         with self._lock:
-            self._commit(meta=items)
+            self._commit(meta=items, need_bytes=need)
 
     def get_meta(self, key: bytes) -> bytes | None:
         """A small value, None when there is none."""
@@ -353,7 +355,7 @@ class Ledger:
         values = {**(meta or {}), _STATE: json.dumps(state).encode()}
 
         def write() -> None:
-            with self._env.write(need, required=bool(keys)) as txn:
+            with self._env.write(need, required=need_bytes > 0) as txn:
                 for key in dropped:
                     txn.delete(key, db=samples)
                     txn.delete(key, db=quarantine)

@@ -17,7 +17,6 @@ from carousel.errors import (
 from carousel.storage import creation, disk
 from carousel.storage.creation import DATABASES, META, SAMPLES
 from carousel.storage.lmdb import environment
-from carousel.storage.lmdb import errors as lmdb_errors
 from carousel.storage.lmdb.environment import Environment
 from carousel.storage.lmdb.errors import MapFullError, translate
 
@@ -256,7 +255,7 @@ def test_errors_of_lmdb_become_ours(tmp_path, error, expected):
 
 def test_an_io_error_on_a_full_disk_is_a_full_tier(open_env, monkeypatch):
     env = open_env()
-    for module in (environment, lmdb_errors):
+    for module in (environment, disk):
         monkeypatch.setattr(module, "free_bytes", lambda path: 1000)
     assert type(translate(lmdb.Error("Input/output error"), env.path, 5000)) is TierFullError
     assert not env.grow()
