@@ -80,7 +80,7 @@ def equal(case: Case, scale: Scale) -> bool:
         found = True
         for step in range(STEPS):
             if scale.on_gpu:
-                torch.cuda._sleep(LATE)
+                torch.cuda._sleep(LATE)  # type: ignore[no-untyped-call]
             gradients(there, step)
             overflow = case.scaled and step in {1, 4}
             if overflow:
@@ -115,7 +115,7 @@ def _stream(case: Case, scale: Scale) -> AbstractContextManager[Any]:
         return nullcontext()
     stream = torch.cuda.Stream(scale.device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(stream.device))
-    return torch.cuda.stream(stream)  # type: ignore[no-any-return]
+    return torch.cuda.stream(stream)
 
 
 def _groups(params: Sequence[nn.Parameter]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ def probe(scale: Scale, folder: Path) -> Iterator[Row]:
     """GB/s of bus and disk, and the kernel's parameters a second."""
     there = torch.zeros(scale.probe, dtype=torch.uint8, device=scale.device)
     for kind, here in _host_memory(scale):
-        down = seconds_of(lambda here=here: here.copy_(there, non_blocking=True), scale)
-        up = seconds_of(lambda here=here: there.copy_(here, non_blocking=True), scale)
+        down = seconds_of(partial(here.copy_, there, non_blocking=True), scale)
+        up = seconds_of(partial(there.copy_, here, non_blocking=True), scale)
         yield Row(f"down, {kind} memory, GB/s", scale.probe / down / GB)
         yield Row(f"up, {kind} memory, GB/s", scale.probe / up / GB)
     for threads in dict.fromkeys(scale.threads):

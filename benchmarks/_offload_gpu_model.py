@@ -73,7 +73,8 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x[:, :-1]), self.embed.weight)
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss: Tensor = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return loss
 
 
 class Block(nn.Module):

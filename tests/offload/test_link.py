@@ -131,7 +131,6 @@ def borrowed(tensor):
 @pytest.fixture
 def linked(monkeypatch):
     """Puts a late device between parameters and host, for optimizers that are made after it."""
-
     devices = []
 
     def link(*broken, kind=LateDevice, **options):
