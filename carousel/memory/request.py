@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,40 +12,78 @@ from carousel.memory.counters import Outcome
 from carousel.memory.replacement import NO_CANDIDATE
 from carousel.memory.slab import Slab
 
-__all__ = ["Request", "Sealed", "Swap"]
+__all__ = ["Asked", "Request", "Sealed", "Swap"]
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Request:
-    """Slots that may change, (n,) each: as they were when the samples were looked at.
+class Asked:
+    """What a training step asks for: slots that may change, (n,) each, and who decides which.
 
     Args:
         slots: the slots.
         generations: theirs when the samples were gathered.
         labels: the classes that they hold.
-        asked_at: the training step.
+        step: the training step.
         pick: chooses which of the rows are meant, (k,) indices; run by the worker, so that
             judging a batch costs training nothing. None means all.
+        size: k.
     """
 
     slots: Ints
     generations: Ints
     labels: Ints
-    asked_at: int
-    pick: Callable[[], Ints] | None = None
+    step: int
+    pick: Callable[[], Ints] | None
+    size: int
+
+    def picked(self) -> Request:
+        """The request for the rows that are meant.
+
+        Raises:
+            RuntimeError: there are not as many as were announced.
+        """
+        rows = slice(None) if self.pick is None else self.pick()
+        slots = self.slots[rows]
+        if len(slots) != self.size:
+            raise RuntimeError(f"the gate chose {len(slots)} rows instead of {self.size}")
+        asked_at = np.full(self.size, self.step)
+        return Request(slots, self.generations[rows], self.labels[rows], asked_at)
+
+
+@dataclass(slots=True)
+class Request:
+    """Slots that shall change, (n,) each: as they were when the samples were looked at.
+
+    Args:
+        slots: the slots.
+        generations: theirs when the samples were gathered.
+        labels: the classes that they hold.
+        asked_at: the training steps that ask.
+    """
+
+    slots: Ints
+    generations: Ints
+    labels: Ints
+    asked_at: Ints
+
+    @classmethod
+    def joined(cls, requests: Sequence[Request]) -> Request:
+        """At least one request, one behind the other."""
+        if len(requests) == 1:
+            return requests[0]
+        columns = ((r.slots, r.generations, r.labels, r.asked_at) for r in requests)
+        return cls(*map(np.concatenate, zip(*columns, strict=True)))
 
     def __len__(self) -> int:
         return len(self.slots)
 
-    def take(self, rows: Ints | slice) -> Request:
+    def take(self, rows: slice) -> Request:
         """The request for some of its rows."""
-        return Request(self.slots[rows], self.generations[rows], self.labels[rows], self.asked_at)
-
-    def picked(self) -> Request:
-        """The request for the rows that are meant."""
-        return self if self.pick is None else self.take(self.pick())
+        return Request(
+            self.slots[rows], self.generations[rows], self.labels[rows], self.asked_at[rows]
+        )
 
     def pieces(self, size: int) -> Iterator[Request]:
         """The same request in parts of at most `size` rows."""
@@ -107,7 +145,7 @@ class Swap:
         unused = (self.rows >= 0) & (self.outcomes != Outcome.DONE)
         return Sealed(
             size=len(self),
-            asked_at=request.asked_at,
+            asked_at=request.asked_at[done].tolist(),
             slots=slots,
             generations=generations,
             columns=columns,
@@ -128,7 +166,7 @@ class Sealed:
 
     Args:
         size: n.
-        asked_at: the training step of the request.
+        asked_at: k training steps that asked for it.
         slots: (k,) slots to change.
         generations: (k,) what their generations must be.
         columns: (5, k) what they become, in the order of `Slab.columns`.
@@ -143,7 +181,7 @@ class Sealed:
     """
 
     size: int
-    asked_at: int
+    asked_at: list[int]
     slots: Ints
     generations: Ints
     columns: Ints
@@ -165,7 +203,7 @@ class Sealed:
         columns = np.empty((5, 0), np.int64)
         return cls(
             size=size,
-            asked_at=0,
+            asked_at=[],
             slots=nothing,
             generations=nothing,
             columns=columns,
@@ -187,7 +225,7 @@ class Sealed:
         counts[Outcome.STALE] += int(unwanted.sum())
         return Sealed(
             size=self.size,
-            asked_at=self.asked_at,
+            asked_at=np.array(self.asked_at, np.int64)[kept].tolist(),
             slots=self.slots[kept],
             generations=self.generations[kept],
             columns=self.columns[:, kept],

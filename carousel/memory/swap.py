@@ -14,8 +14,9 @@ import torch
 
 from carousel.errors import WorkerError
 from carousel.memory.counters import Outcome, SwapCounters, Tally
+from carousel.memory.joining import Joining
 from carousel.memory.replacement import Replacement
-from carousel.memory.request import Request, Sealed, Swap
+from carousel.memory.request import Asked, Request, Sealed, Swap
 from carousel.memory.sizes import publish_every_for
 from carousel.memory.slab import Slab
 from carousel.memory.swapper import Swapper
@@ -39,7 +40,8 @@ class SwapEngine:
     One thread trains: it asks (`request`), says where a step ends (`step`), and sees slots change
     only there. A worker thread draws, saves and reads. In sync mode there is no thread: `step`
     does the whole swap, and the same seed gives the same swaps. At most one request a slot is in
-    flight, and about `queue_rows` in all. After Lee et al., CarM (DAC 2022), section 3.
+    flight, and about `queue_rows` in all. Small requests of up to 4 steps go to the worker
+    together, see `Joining`. After Lee et al., CarM (DAC 2022), section 3.
 
     Args:
         slab: the slots.
@@ -82,6 +84,7 @@ class SwapEngine:
         self._swapper = self._worker.swapper if self._worker else make_swapper(time.sleep)
         self._keeper = WriteBack(slab, tier)
         self._waiting: deque[Request] = deque()
+        self._joining = Joining(slab.slots)
         self._error: Exception | None = None
         self._failures = 0
         self.staleness: Ints = np.zeros(STALENESS_BINS, np.int64)
@@ -147,11 +150,12 @@ class SwapEngine:
         elif self._in_flight >= self._queue_rows:
             self._tally.add(Outcome.DROPPED_FULL, rows)
         elif rows:
-            request = Request(slots, generations, labels, self._steps, pick)
-            if self._worker is not None:
-                self._worker.submit(request, rows)
+            asked = Asked(slots, generations, labels, self._steps, pick, rows)
+            if self._worker is None:
+                self._waiting.extend(self._picked(asked))
             else:
-                self._waiting.extend(self._picked(request, rows))
+                self._joining.add(asked)
+                self._send_if_due(self._worker, self._steps)
             self._in_flight += rows
 
     def step(self) -> None:
@@ -159,8 +163,11 @@ class SwapEngine:
         self._steps += 1
         if self._worker is None:
             self._swap_inline()
-        elif self._steps % self._publish_every == 0 or self._slab.free_rows < self._few_rows:
+            return
+        if self._steps % self._publish_every == 0 or self._slab.free_rows < self._few_rows:
             self._publish_finished()
+        if self._joining.size:  # the step that would have sent it asked for nothing
+            self._send_if_due(self._worker, self._steps - 1)
 
     def save_unstored(self, slots: Ints) -> None:
         """Queue the samples of (n,) slots that storage does not hold, before they are overwritten.
@@ -180,6 +187,7 @@ class SwapEngine:
         if self._worker is None:
             self._swap_inline()
         else:
+            self._send(self._worker)
             self._await(self._worker, timeout)
         self._swapper.release_settled()
         for write_back in (self._swapper.write_back, self._keeper):
@@ -205,9 +213,7 @@ class SwapEngine:
         if self._closed:
             return
         self._closed = True
-        if self._waiting:
-            self._waiting.clear()
-            self._publish(Sealed.cancelled(self._in_flight))
+        self._cancel_waiting()
         if self._worker is None:
             self._swapper.release_settled()
             self._raise_error()
@@ -241,11 +247,27 @@ class SwapEngine:
         self._keeper.written = int(state["written_back"])
         self._keeper.lost = int(state["lost"])
 
-    def _picked(self, request: Request, rows: int) -> list[Request]:
+    def _send_if_due(self, worker: SwapWorker, step: int) -> None:
+        if self._joining.is_due(step):
+            self._send(worker)
+
+    def _send(self, worker: SwapWorker) -> None:
+        if self._joining.size:
+            worker.submit(self._joining.take())
+
+    def _cancel_waiting(self) -> None:
+        """Give up what nobody works on yet."""
+        rows = self._joining.size + sum(map(len, self._waiting))
+        self._joining.take()
+        self._waiting.clear()
+        if rows:
+            self._publish(Sealed.cancelled(rows))
+
+    def _picked(self, asked: Asked) -> list[Request]:
         try:
-            return list(request.picked().pieces(max(1, min(CHUNK, self._slab.spares))))
+            return list(asked.picked().pieces(max(1, min(CHUNK, self._slab.spares))))
         except BaseException:
-            self._tally.add(Outcome.CANCELLED, rows)
+            self._tally.add(Outcome.CANCELLED, asked.size)
             raise
 
     def _swap_inline(self) -> None:
@@ -293,8 +315,9 @@ class SwapEngine:
             if swap.epoch != slab.residents.epoch:
                 swap = self._still_wanted(swap)
             slab.publish(swap.slots, swap.columns, swap.leaving, swap.coming, swap.freed_rows)
-            age = min(self._steps - swap.asked_at, STALENESS_BINS - 1)
-            self.staleness[age] += len(swap.coming)
+            for asked_at in set(swap.asked_at):
+                age = min(self._steps - asked_at, STALENESS_BINS - 1)
+                self.staleness[age] += swap.asked_at.count(asked_at)
         if swap.unused_rows:
             slab.give_back(swap.unused_rows)
         self._swapper.settled(swap.drawn, swap.claimed)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from carousel.memory.request import Request, Sealed, Swap
+from carousel.memory.request import Asked, Request, Sealed, Swap
 from carousel.memory.slab import Slab
 from carousel.memory.swapper import Swapper
 
@@ -49,7 +49,7 @@ class SwapWorker:
         self._slab = slab
         self._stopping = threading.Event()
         self._space = threading.Event()
-        self._inbox: queue.SimpleQueue[tuple[Request, int] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Asked] | None] = queue.SimpleQueue()
         self._backlog: deque[Request] = deque()
         self._chunk = max(1, min(CHUNK, slab.spares))
         self._thread: threading.Thread | None = None
@@ -59,12 +59,12 @@ class SwapWorker:
         self.starved = False
         self.failures = 0
 
-    def submit(self, request: Request, size: int) -> None:
-        """Hand over a request that means `size` rows; never blocks."""
+    def submit(self, asked: list[Asked]) -> None:
+        """Hand over what some steps ask for, to be worked on together; never blocks."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="carousel-swap", daemon=True)
             self._thread.start()
-        self._inbox.put((request, size))
+        self._inbox.put(asked)
 
     def spares_came(self) -> None:
         """Tell a starved worker that rows were given back."""
@@ -109,19 +109,18 @@ class SwapWorker:
                 return None
             if wait:
                 time.sleep(_HEAD_START_SECONDS)
-            self._backlog.extend(self._pieces(*entry))
+            requests = [request for asked in entry if (request := self._picked(asked))]
+            if requests:
+                self._backlog.extend(Request.joined(requests).pieces(self._chunk))
         return self._backlog.popleft()
 
-    def _pieces(self, request: Request, size: int) -> list[Request]:
+    def _picked(self, asked: Asked) -> Request | None:
         try:
-            picked = request.picked()
-            if len(picked) == size:
-                return list(picked.pieces(self._chunk))
-            raise RuntimeError(f"the gate chose {len(picked)} rows instead of {size}")
+            return asked.picked()
         except BaseException as error:  # here and below: a dead thread is one that others wait for
             self._note(error)
-        self.finished.put(Sealed.cancelled(size))
-        return []
+        self.finished.put(Sealed.cancelled(asked.size))
+        return None
 
     def _choose(self, request: Request) -> Swap:
         swap = Swap.of(request)

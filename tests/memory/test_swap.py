@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from carousel.errors import WorkerError
 from carousel.memory.counters import Outcome
 from carousel.memory.replacement import Uniform
 from carousel.memory.slab import EMPTY, Slab
@@ -387,3 +388,77 @@ def test_the_sum_of_outcomes_includes_every_kind():
         "dropped_full",
         "cancelled",
     }
+
+
+def test_small_requests_go_to_the_worker_together(make_rig):
+    rig = make_rig(slots=320, stored=900, spares=64)  # 20 rows are worth a hand-over
+    for step in range(3):
+        rig.ask(np.arange(6) + 6 * step)
+        rig.engine.step()
+    assert rig.engine._worker._thread is None, "18 rows of three steps wait"
+    rig.ask(np.arange(18, 24))
+    while rig.engine._worker.finished.qsize() == 0:
+        pass
+    rig.engine.step()
+    assert rig.engine.counters.done == 24
+    assert rig.engine.staleness[:5].tolist() == [0, 6, 6, 6, 6]
+    rig.check()
+
+
+def test_a_large_request_is_sent_at_once(make_rig):
+    rig = make_rig(slots=320, stored=900, spares=64)
+    rig.ask(np.arange(20))
+    while rig.engine._worker.finished.qsize() == 0:
+        pass
+    rig.engine.step()
+    assert rig.engine.counters.done == 20
+
+
+def test_a_small_request_is_sent_with_that_of_the_fourth_step(make_rig):
+    rig = make_rig(slots=320, stored=900, spares=64)
+    for step in range(3):
+        rig.ask([step])
+        rig.engine.step()
+    assert rig.engine._worker._thread is None
+    rig.ask([3])
+    assert rig.engine._worker._thread is not None, "before the step ends, and before backward"
+    rig.engine.drain()
+    assert rig.engine.counters.done == 4
+
+
+def test_a_small_request_is_sent_though_no_other_step_asks(make_rig):
+    rig = make_rig(slots=320, stored=900, spares=64)
+    rig.ask([0])
+    for _ in range(4):
+        assert rig.engine._worker._thread is None
+        rig.engine.step()
+    while rig.engine._worker.finished.qsize() == 0:
+        pass
+    rig.engine.step()
+    assert rig.engine.counters.done == 1
+
+
+def test_what_waits_is_drained_and_cancelled_as_what_is_in_flight(make_rig):
+    rig = make_rig(slots=320, stored=900, spares=64)
+    rig.ask([1, 2])
+    assert rig.engine.in_flight == 2
+    rig.engine.drain()
+    assert rig.engine.counters.done == 2
+    rig.ask([1, 2, 3])
+    rig.engine.close()
+    assert (rig.engine.counters.cancelled, rig.engine.in_flight) == (3, 0)
+
+
+def test_a_gate_that_fails_cancels_its_own_step_of_those_that_travel_together(make_rig):
+    rig = make_rig(slots=320, stored=900, spares=64)
+    rig.ask([1, 2])
+    slots = np.array([3, 4, 5])
+    columns = slots, rig.slab.generations[slots], rig.slab.labels[slots]
+    rig.engine.request(*columns, pick=lambda: np.array([0]), size=2)  # announced two
+    rig.ask([6])
+    rig.engine.drain()
+    assert (rig.engine.counters.done, rig.engine.counters.cancelled) == (3, 2)
+    assert rig.engine.worker_failures == 1
+    with pytest.raises(WorkerError, match="chose 1 rows instead of 2"):
+        rig.engine.flush()
+    rig.check()
