@@ -238,11 +238,13 @@ def test_the_callers_stream_is_the_one_of_the_moment(twins, linked, dtype):
 
 @pytest.mark.parametrize("kind", [LateDevice, HastyDevice])
 def test_gradients_are_clipped_before_they_come_down(twins, linked, kind):
-    options = SMALL | {"clip_norm": 0.5}
-    theirs, host = twins.ours(twins.params(dtype=torch.bfloat16), **options)
-    twins.train(theirs, host, 3)
+    theirs, host = twins.ours(twins.params(dtype=torch.bfloat16), **SMALL)
+    for step in range(3):
+        twins.gradients(theirs, step)
+        torch.nn.utils.clip_grad_norm_(theirs, 0.5)
+        host.step()
     device = linked(kind=kind)
-    mine, ours = twins.ours(twins.params(dtype=torch.bfloat16), **options)
+    mine, ours = twins.ours(twins.params(dtype=torch.bfloat16), clip_norm=0.5, **SMALL)
     twins.train(mine, ours, 3)
     device.compute.synchronize()
     assert twins.same(theirs, mine)
