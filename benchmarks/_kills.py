@@ -46,6 +46,9 @@ class Campaign:
         commit_every: as for the optimizer, as are `delay` and `durability`.
         delay: see there.
         durability: see there.
+        ram_budget: see there; with the default nothing stays in RAM.
+        chunk_numel: see there.
+        slowed: seconds that a commit takes longer, half of them before it is there.
         seed: of the moments.
     """
 
@@ -53,6 +56,9 @@ class Campaign:
     commit_every: int = 1
     delay: Literal[0, 1] = 0
     durability: Durability = "process"
+    ram_budget: str = "300KiB"
+    chunk_numel: int = 4096
+    slowed: float = 0.0
     seed: int = 0
 
     @property
@@ -91,7 +97,7 @@ def campaign(nursery: Nursery, folder: Path, plan: Campaign) -> Iterator[Fate]:
         plan: of it all.
     """
     moments, reference = random.Random(plan.seed), Reference()
-    run = Run(str(folder), plan.commit_every, plan.delay, plan.durability)
+    run = Run(str(folder), plan)
     told = 0
     for aim in plan.aims:
         where, last = nursery.kill_one(run, aim, moments)
@@ -200,17 +206,19 @@ class Run:
 
     Args:
         folder: of the optimizer.
-        commit_every: as for the optimizer, as are `delay` and `durability`.
-        delay: see there.
-        durability: see there.
+        plan: says how.
         resume: go on from the newest commit.
     """
 
     folder: str
-    commit_every: int
-    delay: Literal[0, 1]
-    durability: Durability
+    plan: Campaign
     resume: bool = False
+
+    @classmethod
+    def from_json(cls, line: str) -> Run:
+        """What ``json.dumps(asdict(run))`` made of one."""
+        fields = json.loads(line)
+        return cls(**fields | {"plan": Campaign(**fields["plan"])})
 
 
 def parameters(seed: int) -> list[nn.Parameter]:
@@ -265,21 +273,22 @@ def _values(params: Sequence[Tensor], optimizer: torch.optim.Optimizer) -> list[
 def _train(run: Run) -> None:
     """Until somebody kills this process."""
     _tell("begin", os.getpid())
+    plan = run.plan
     options: dict[str, Any] = {
-        "ram_budget": "700KiB" if run.delay else "300KiB",
-        "durability": run.durability,
-        "commit_every": run.commit_every,
+        "ram_budget": plan.ram_budget,
+        "durability": plan.durability,
+        "commit_every": plan.commit_every,
+        "delay": plan.delay,
+        "delay_from": 1,
         "payload": lambda: {"before": step},
     }
-    if run.delay:
-        options |= {"delay": 1, "delay_from": 1}
-    _tell_of_commits()
+    _tell_of_commits(plan.slowed / 2)
     params = parameters(seed=5 if run.resume else 0)
     if run.resume:
         optimizer = TieredAdamW.resume(groups(params), run.folder, **options)
     else:
         optimizer = TieredAdamW(
-            groups(params), storage=run.folder, fresh=True, chunk_numel=4096, **options
+            groups(params), storage=run.folder, fresh=True, chunk_numel=plan.chunk_numel, **options
         )
     step = optimizer.stats().steps
     _tell("ready")
@@ -290,13 +299,15 @@ def _train(run: Run) -> None:
         _tell("returned", step)
 
 
-def _tell_of_commits() -> None:
+def _tell_of_commits(pause: float) -> None:
     """Nothing of a commit changes, but somebody hears when it begins and when it is done."""
     publish = CommitLog.publish
 
     def told(*args: Any) -> None:
         _tell("commit")
+        time.sleep(pause)
         publish(*args)
+        time.sleep(pause)
         _tell("committed")
 
     CommitLog.publish = told  # type: ignore[method-assign, assignment]
@@ -314,7 +325,7 @@ def _bring_up() -> None:
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            _train(Run(**json.loads(line)))
+            _train(Run.from_json(line))
         _tell("dead", os.waitpid(child, 0)[1])
 
 

@@ -1,10 +1,13 @@
 """Fifty-one kills of a training with `TieredAdamW`, and what was there afterwards.
 
-A small model whose states pass through a file, with a commit every step and every fourth one, with
-and without a delay. Kills come while the optimizer is made or resumed, while a commit is
-published, and in between, at random moments whose seeds are fixed. After each the training is
-resumed: parameters, states and payload must be torch's after as many steps without a kill, bit for
-bit, and no more steps may be lost than promised.
+A small model whose states pass through a file or stay in RAM between commits, with a commit every
+step and every fourth one, with and without a delay; some commits are slowed, for a fast one is hard
+to hit, and hides what does not wait for it.
+
+Kills come while the optimizer is made or resumed, while a commit is published, and in between, at
+random moments whose seeds are fixed. After each the training is resumed: parameters, states and
+payload must be torch's after as many steps without a kill, bit for bit, and no more steps may be
+lost than promised.
 
 Run: ``python -m benchmarks.offload_kills [--json FILE] [--folder FOLDER]``.
 """
@@ -22,12 +25,17 @@ from benchmarks._harness import Row, report
 from benchmarks._kills import WHERE, Campaign, Fate, campaign, nursery
 
 CAMPAIGNS = {
-    "a commit every step": Campaign(WHERE * 6, seed=1),
+    "a commit every step": Campaign(WHERE * 4, seed=1),
     "a commit every step that survives power loss": Campaign(
         WHERE * 3, durability="bounded", seed=2
     ),
-    "a commit every 4 steps": Campaign(WHERE * 4, commit_every=4, seed=3),
-    "a commit every step, one step late": Campaign(WHERE * 4, delay=1, seed=4),
+    "a commit every 4 steps": Campaign(WHERE * 3, commit_every=4, seed=3),
+    "a slow commit every step, states in RAM": Campaign(
+        WHERE * 4, ram_budget="2MiB", chunk_numel=16384, slowed=0.02, seed=4
+    ),
+    "a slow commit every step, one step late": Campaign(
+        WHERE * 3, delay=1, ram_budget="700KiB", slowed=0.02, seed=5
+    ),
 }
 
 

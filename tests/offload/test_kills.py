@@ -14,9 +14,9 @@ def children():
 @pytest.mark.parametrize(
     "plan",
     [
-        Campaign(("commit", "init")),
+        Campaign(("commit", "init"), ram_budget="2MiB", chunk_numel=16384, slowed=0.02),
         Campaign(("step",), commit_every=4),
-        Campaign(("step",), delay=1),
+        Campaign(("step",), delay=1, ram_budget="700KiB"),
     ],
     ids=["every step", "every fourth", "delayed"],
 )
