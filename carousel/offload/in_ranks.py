@@ -95,6 +95,9 @@ class InRanks:
             book.update(groups, state, grad_scale, {**self._of_others(kinds), **grads})
         exchange.spread(kinds, [flatten(param) for param in book.roster.params])
         book.commit_if_due(groups, state)
+        if book.settings.durability == "durable":
+            with self._ranks.together("commit"):
+                book.shelf.states.await_commit()
         book.read_ahead()
 
     def _kinds(self, groups: Groups) -> list[int]:

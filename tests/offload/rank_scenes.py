@@ -1,9 +1,13 @@
 """What one of several ranks does in a test; run in a child of the nursery in `test_ranks`."""
 
 import os
+import runpy
 import signal
 import sys
+import time
+from contextlib import redirect_stdout
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -34,7 +38,8 @@ def play(scene, rank, world, folder, options):
     except CarouselError as error:
         made = {"error": type(error).__name__, "text": str(error)}
     torch.save(made, f"{folder}/{scene}-{rank}.pt")
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def make(twins, params, **options):
@@ -270,6 +275,48 @@ def resumed(rank, folder, steps=3, **options):
         ours.step()
     ours.close()
     return made | {"params": [p.detach() for p in params], "payload": ours.resumed_payload}
+
+
+def slow_commits(rank, folder, durability):
+    """What rank 1 had published, whenever rank 0 wrote a record or came back from a step."""
+    twins, seen, returned = Twins(), [], []
+    params, path = twins.params(), folder / "published"
+    path.write_text("0")
+    dist.barrier()
+    ours = make(twins, params, storage=folder / "states", **FILE | {"durability": durability})
+    log, publish, write = ours._book.shelf.home._log, CommitLog.publish, os.pwritev
+
+    def publish_late(self, *args):
+        time.sleep(0.05)
+        publish(self, *args)
+        path.write_text(str(self.newest))
+
+    def write_and_look(*args):
+        seen.append((log.newest, int(path.read_text() or -1)))
+        return write(*args)
+
+    if rank == 1:
+        CommitLog.publish = publish_late
+    else:
+        os.pwritev = write_and_look
+    for step in range(4):
+        gradients(twins, params, step, rank, gaps=False)
+        ours.step()
+        returned.append(int(path.read_text() or -1))
+    ours.close()
+    return {"seen": seen, "returned": returned}
+
+
+def example(rank, folder, port):
+    """In the surroundings that torchrun makes."""
+    dist.destroy_process_group()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", **place}
+    os.chdir(folder)
+    path = Path(__file__).parents[2] / "examples" / "offload_ranks.py"
+    with redirect_stdout(StringIO()) as said:
+        runpy.run_path(str(path), run_name="__main__")
+    return {"said": said.getvalue()}
 
 
 def broken_disk(rank, folder):

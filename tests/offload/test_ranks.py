@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from carousel.errors import BadInputError
 from carousel.offload import TieredAdamW
+from carousel.offload.inspection import summarize_states, verify_states
 
 SCENES = runpy.run_path(str(Path(__file__).with_name("rank_scenes.py")))
 FILE, line, batch, change = (SCENES[name] for name in ("FILE", "line", "batch", "change"))
@@ -264,6 +266,15 @@ def test_a_kill_within_a_move_leaves_the_parameters_of_before(twins, play, tmp_p
     assert len(list(tmp_path.glob("states/rank-*-of-2/states-*.bin"))) == 2
 
 
+@pytest.mark.parametrize("durability", ["process", "durable"])
+def test_nothing_is_written_before_all_have_published_the_commit_before(play, durability):
+    first, _ = play("slow_commits", durability=durability)
+    assert len(first["seen"]) > 12
+    assert all(others >= own for own, others in first["seen"])
+    if durability == "durable":
+        assert first["returned"] == [1, 2, 3, 4]
+
+
 def test_another_number_of_processes_is_refused(twins, play, tmp_path):
     play("training", steps=1, **FILE)
     with pytest.raises(BadInputError, match=r"states of 2 processes and there are 1: start 2"):
@@ -284,6 +295,24 @@ def test_a_disk_that_fails_on_one_rank_is_an_error_on_all(play):
     assert [name for name, _ in second[:2]] == ["WorkerError"] * 2
     assert second[0][1].startswith("rank 0: ")
     assert "the disk is full" in second[0][1]
+
+
+def test_the_example_runs_as_under_torchrun(play):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first, second = (one["said"] for one in play("example", port=port))
+    assert first.startswith("rank 0 of 2: 52% of the states, accuracy 0.")
+    assert second.startswith("rank 1 of 2: 48% of the states, accuracy 0.")
+    assert first.split("accuracy")[1] == second.split("accuracy")[1]
+
+
+def test_a_rank_can_be_inspected(play, tmp_path):
+    play("training", steps=2, **FILE)
+    for rank in range(2):
+        folder = tmp_path / "states" / f"rank-{rank}-of-2"
+        assert summarize_states(folder).step == 2
+        assert verify_states(folder).ok
 
 
 def test_a_group_that_is_none_is_refused(twins):
