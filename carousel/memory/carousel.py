@@ -231,7 +231,7 @@ class Carousel(Curated):
         Raises:
             BadInputError: the logits are of another shape or number of rows.
         """
-        if logits.ndim != 2 or len(logits) != len(replay):
+        if logits.ndim != 2 or logits.shape[0] != len(replay):
             raise BadInputError(
                 f"logits have shape {tuple(logits.shape)} for {len(replay)} replayed samples",
                 fix="pass (n, classes), the rows of the replayed samples only",

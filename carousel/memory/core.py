@@ -136,8 +136,7 @@ class Core:
 
     def ask(self, replay: Replay, pick: Callable[[], Ints], size: int) -> None:
         """Ask for other samples in `size` of the slots of a batch, chosen later by `pick`."""
-        labels = replay.labels.numpy()
-        self.engine.request(replay.slots, replay.generations, labels, pick, size)
+        self.engine.request(replay.slots, replay.generations, replay.classes, pick, size)
 
     def make_room(self, watch: PressureWatch, admission: Admission) -> None:
         """Hold as many samples as the machine has memory for."""

@@ -32,6 +32,7 @@ class Replay:
         slots: (n,) the slots they came from.
         generations: (n,) the generations of these slots; a swap is asked for with both.
         ids: (n,) sample ids.
+        classes: (n,) the labels again, as an array for the worker.
     """
 
     fields: dict[str, Tensor]
@@ -40,6 +41,7 @@ class Replay:
     slots: Ints
     generations: Ints
     ids: Ints
+    classes: Ints
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -53,7 +55,8 @@ class Replay:
     def empty(cls) -> Replay:
         """No samples, before any sample was seen and its fields are known."""
         nothing = np.empty(0, np.int64)
-        return cls({}, torch.empty(0).long(), torch.empty(0).long(), nothing, nothing, nothing)
+        none = torch.from_numpy(nothing)
+        return cls({}, none, none, nothing, nothing, nothing, nothing)
 
     @classmethod
     def joined(cls, replays: Sequence[Replay]) -> tuple[Replay, Ints]:
@@ -71,11 +74,12 @@ class Replay:
         """
         slots = np.concatenate([replay.slots for replay in replays])
         rows = np.sort(np.unique(slots, return_index=True)[1])
-        labels = torch.cat([replay.labels for replay in replays])[rows]
+        classes = np.concatenate([replay.classes for replay in replays])[rows]
         tasks = torch.cat([replay.tasks for replay in replays])[rows]
         generations = np.concatenate([replay.generations for replay in replays])
         ids = np.concatenate([replay.ids for replay in replays])
-        return cls({}, labels, tasks, slots[rows], generations[rows], ids[rows]), rows
+        labels = torch.from_numpy(classes)
+        return cls({}, labels, tasks, slots[rows], generations[rows], ids[rows], classes), rows
 
 
 class ReplayBuffers:
@@ -102,7 +106,13 @@ class ReplayBuffers:
         fields = self._next(len(slots)) if out is None else dict(out)
         slab.gather(rows, fields)
         return Replay(
-            fields, torch.from_numpy(labels), torch.from_numpy(tasks), slots, generations, ids
+            fields=fields,
+            labels=torch.from_numpy(labels),
+            tasks=torch.from_numpy(tasks),
+            slots=slots,
+            generations=generations,
+            ids=ids,
+            classes=labels,
         )
 
     def _next(self, count: int) -> dict[str, Tensor]:
